@@ -84,7 +84,8 @@ export function findBrowser(engine: Engine): Browser | undefined {
 export function missingParts(): string[] {
   const missing: string[] = engines.filter((engine) => findBrowser(engine) === undefined)
   const needsDisplay = process.platform === 'linux' && !process.env['DISPLAY']
-  if (needsDisplay && inPath('xvfb-run') === undefined) missing.push('xvfb')
+  // Debian's xvfb only suggests xauth, without which xvfb-run starts nothing.
+  if (needsDisplay && (inPath('xvfb-run') === undefined || inPath('xauth') === undefined)) missing.push('xvfb')
   return missing
 }
 
