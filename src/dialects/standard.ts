@@ -1,0 +1,206 @@
+/**
+ * The standard dialect: JSON over HTTP with an `Idempotency-Key` header, as the draft
+ * draft-ietf-httpapi-idempotency-key-header-07 and most billing APIs have it. The table of replies is read from top to
+ * bottom within a status; what is marked or coded stands before what is general.
+ */
+import { InvalidInputError } from '../errors.ts'
+import { isJsonObject, parseReceived } from '../model/canonical.ts'
+import type { JsonObject } from '../model/canonical.ts'
+import { echoes, encodeJson } from '../model/operation.ts'
+import type { AnyWriteDefinition } from '../model/operation.ts'
+import { isMarkedReplay, retryAfterMsOf } from '../model/verdict.ts'
+import type { HttpReply, NotAccepted, Progress, Rejection, Verdict } from '../model/verdict.ts'
+import type { Asked, Dialect } from './dialect.ts'
+
+export interface StandardOptions {
+  /** Paths under `baseUrl` by kind, such as `{ charge: 'v2/payments' }`; default is the definition's own. */
+  readonly paths?: Readonly<Record<string, string>> | undefined
+  /**
+   * How the key stands in the header: `bare`, as most receivers take it, or `quoted`, a structured-field string as the
+   * draft has it. Default `bare`.
+   */
+  readonly keyFormat?: 'bare' | 'quoted' | undefined
+  /** How long the receiver remembers a key, in milliseconds, or that it does not say. Default 24 hours. */
+  readonly keyRetentionMs?: number | 'unpublished' | undefined
+  /** The longest that the receiver may work on one request, in milliseconds. Default 2 minutes. */
+  readonly longestRequestMs?: number | undefined
+  /** The longest key the receiver takes, in characters. Default 255. */
+  readonly maxKeyLength?: number | undefined
+  /** Headers frozen with each entry, such as the version of an API. Never credentials: they are stored. */
+  readonly headers?: Readonly<Record<string, string>> | undefined
+  /**
+   * Statuses whose refusals come from behind the receiver's key layer, by kind: a refusal with one of them, with a JSON
+   * error, is believed also after an ambiguous attempt. Default `{ charge: [402] }`.
+   */
+  readonly recordedRefusals?: Readonly<Record<string, readonly number[]>> | undefined
+  /** Whether the receiver keeps a rejection under its key. Default `true`. */
+  readonly keepsRejections?: boolean | undefined
+  /** Kinds for which the receiver takes no key. Default none. */
+  readonly withoutKey?: readonly string[] | undefined
+}
+
+/** The draft sets none; most receivers document this. */
+const MAX_KEY_LENGTH = 255
+
+/**
+ * Makes the standard dialect.
+ *
+ * @throws {InvalidInputError} if an option is not usable
+ */
+export function standard(options: StandardOptions = {}): Dialect {
+  const { keyRetentionMs = 86_400_000, longestRequestMs = 120_000, recordedRefusals = { charge: [402] } } = options
+  if (keyRetentionMs !== 'unpublished' && !(keyRetentionMs > 0)) {
+    throw new InvalidInputError('keyRetentionMs', "keyRetentionMs must be a positive number of milliseconds or 'unpublished'.")
+  }
+  if (!(longestRequestMs > 0)) throw new InvalidInputError('longestRequestMs', 'longestRequestMs must be a positive number of milliseconds.')
+  return {
+    name: 'standard',
+    version: 1,
+    checkedOn: '2026-11-30',
+    keyLimits: { minLength: 1, maxLength: options.maxKeyLength ?? MAX_KEY_LENGTH },
+    headers: options.headers ?? {},
+    longestRequestMs,
+    keyRetentionMs: () => keyRetentionMs,
+    takesKey: (kind) => !(options.withoutKey ?? []).includes(kind),
+    keepsRejections: () => options.keepsRejections ?? true,
+    keyHeader: (key) => ({ name: 'idempotency-key', value: options.keyFormat === 'quoted' ? `"${key}"` : key }),
+    encode: (definition, fields) => ({
+      ...(definition.encode ?? encodeJson)(fields),
+      path: options.paths?.[definition.kind] ?? definition.path,
+    }),
+    classify: (reply, asked) => classify(reply, asked, recordedRefusals[asked.definition.kind] ?? []),
+  }
+}
+
+/** What a reply means; the order of the rows is the order of the checks. */
+function classify(reply: HttpReply, asked: Asked, recordedRefusals: readonly number[]): Verdict {
+  const { status } = reply
+  if (reply.isRedirect) return unclear('redirect', reply)
+  if (status >= 200 && status < 300) return readSuccess(reply, asked)
+  if (status >= 500) {
+    const isFinalFailure = isMarkedReplay(reply) || reply.headers['stripe-should-retry']?.trim().toLowerCase() === 'false'
+    return isFinalFailure ? { kind: 'recorded-failure' } : unclear('server-error', reply)
+  }
+  if (status === 408) return unclear('server-error', reply)
+
+  const error = readError(reply)
+  if ((status === 400 || status === 409 || status === 422) && error?.saysMismatch) return { kind: 'conflict' }
+  // 409 is the same key still at work (Idempotency-Key draft 07, 2.7). Waiting is safe; a new key would be a second charge.
+  if (status === 409) return { kind: 'busy', ...retryAfter(reply) }
+
+  const refusal = NOT_ACCEPTED[status]
+  if (refusal) return { kind: 'not-accepted', reason: refusal, ...retryAfter(reply) }
+  if (!error) {
+    return MISROUTED.includes(status) ? { kind: 'not-accepted', reason: 'misrouted', ...retryAfter(reply) } : unclear('unreadable-refusal', reply)
+  }
+  return { kind: 'refused', rejection: rejectionOf(reply, error, recordedRefusals) }
+}
+
+const NOT_ACCEPTED: Readonly<Record<number, NotAccepted>> = {
+  401: 'unauthorized',
+  403: 'unauthorized',
+  407: 'unauthorized',
+  425: 'too-early',
+  429: 'rate-limited',
+}
+
+/** A wrong address, unless an error that can be read says that it is the receiver itself who refuses. */
+const MISROUTED: readonly number[] = [404, 405, 415, 421, 426]
+
+function readSuccess(reply: HttpReply, asked: Asked): Verdict {
+  const json = readJsonBody(reply)
+  // 202 and "processing" without an id promise nothing that could be looked up later.
+  const receipt = json && readSafely(asked.definition, json)
+  if (!receipt || reply.status === 202) return unclear('not-a-receipt', reply)
+  if (!echoes(asked.expected, receipt)) return { kind: 'receipt-differs', receipt }
+  const progress = PROGRESS.find((word) => word === receipt.status)
+  if (!progress) return { kind: 'succeeded', receipt }
+  const nextAction = json['nextAction']
+  return { kind: 'accepted', receipt, progress, ...(nextAction === undefined ? {} : { nextAction }) }
+}
+
+const PROGRESS: readonly Progress[] = ['requires_action', 'processing']
+
+/** A definition of a user's own may throw on a shape it did not expect: then it is not a receipt, and nothing worse. */
+function readSafely(definition: AnyWriteDefinition, json: JsonObject): ReturnType<AnyWriteDefinition['readReceipt']> {
+  try {
+    return definition.readReceipt(json)
+  } catch {
+    return undefined
+  }
+}
+
+interface ReceivedError {
+  readonly code: string | undefined
+  readonly message: string | undefined
+  readonly saysMismatch: boolean
+  readonly reply: JsonObject
+}
+
+/** A JSON object with `error`, or problem details (RFC 9457). */
+function readError(reply: HttpReply): ReceivedError | undefined {
+  const json = readJsonBody(reply)
+  if (!json) return undefined
+  const isProblem = mediaType(reply) === 'application/problem+json' || (typeof json['type'] === 'string' && typeof json['title'] === 'string')
+  const error = json['error']
+  if (isProblem) return errorOf(json, [json['code'], json['type']], json['detail'] ?? json['title'])
+  if (isJsonObject(error)) return errorOf(json, [error['code'], error['type']], error['message'])
+  if (typeof error === 'string' && error !== '') return errorOf(json, [json['code'], error], json['message'] ?? json['error_description'])
+  return undefined
+}
+
+function errorOf(reply: JsonObject, codes: readonly unknown[], message: unknown): ReceivedError {
+  const words = codes.filter((code): code is string => typeof code === 'string' && code !== '')
+  return {
+    code: words[0],
+    message: typeof message === 'string' ? message : undefined,
+    saysMismatch: words.some(isMismatch) && !words.some(isInProgress),
+    reply,
+  }
+}
+
+/**
+ * Whether a code or problem type says that the key was used with other parameters, such as `idempotency_key_reused`,
+ * `idempotency_error` or `https://…/idempotency-key-mismatch`. Message text is never looked at.
+ */
+function isMismatch(code: string): boolean {
+  const words = code.toLowerCase().replaceAll(/[^a-z]+/g, '_')
+  if (!words.includes('idempoten')) return /(?:^|_)(?:parameter|request|payload|body)_mismatch(?:_|$)/.test(words)
+  return /reuse|mismatch|conflicting_param|different|already_used|used_with|idempotency_error/.test(words)
+}
+
+/** The same key still at work, such as Stripe's `idempotency_key_in_use`; its type alone would read like a mismatch. */
+function isInProgress(code: string): boolean {
+  return /in_use|in_progress|in_flight|concurrent|processing/.test(code.toLowerCase().replaceAll(/[^a-z]+/g, '_'))
+}
+
+function rejectionOf(reply: HttpReply, error: ReceivedError, recordedRefusals: readonly number[]): Rejection {
+  return {
+    kind: reply.status === 402 ? 'declined' : 'invalid',
+    ...(error.code === undefined ? {} : { code: error.code }),
+    ...(error.message === undefined ? {} : { message: error.message }),
+    status: reply.status,
+    behindKey: isMarkedReplay(reply) || recordedRefusals.includes(reply.status),
+    reply: error.reply,
+  }
+}
+
+function readJsonBody(reply: HttpReply): JsonObject | undefined {
+  const type = mediaType(reply)
+  if (type !== 'application/json' && !type.endsWith('+json')) return undefined
+  const json = parseReceived(reply.body)
+  return isJsonObject(json) ? json : undefined
+}
+
+function mediaType(reply: HttpReply): string {
+  return (reply.headers['content-type'] ?? '').split(';')[0]?.trim().toLowerCase() ?? ''
+}
+
+function unclear(why: Extract<Verdict, { kind: 'unclear' }>['why'], reply: HttpReply): Verdict {
+  return { kind: 'unclear', why, ...retryAfter(reply) }
+}
+
+function retryAfter(reply: HttpReply): { retryAfterMs?: number } {
+  const retryAfterMs = retryAfterMsOf(reply)
+  return retryAfterMs === undefined ? {} : { retryAfterMs }
+}

@@ -1,0 +1,155 @@
+/**
+ * Canonical text: one content, one text, whatever order the properties came in (RFC 8785, JSON Canonicalization
+ * Scheme). The body that is sent, the fingerprint that is compared and the key that is derived all rest on it.
+ * What a field means is left to operation.ts.
+ */
+import { v5 as uuidV5 } from 'uuid'
+import { InvalidInputError } from '../errors.ts'
+
+export type JsonValue = null | boolean | number | string | readonly JsonValue[] | JsonObject
+export interface JsonObject {
+  readonly [name: string]: JsonValue
+}
+
+/** Digests of the fields a caller asked for, by name; the values themselves cannot be read from it. */
+export type Fingerprint = Readonly<Record<string, string>>
+
+/** Deep enough for any metadata, shallow enough that no stack overflows. */
+const MAX_DEPTH = 64
+
+/** Digests are UUIDs of this namespace; it never changes, since stored fingerprints are compared with new ones. */
+const DIGEST_NAMESPACE = '4d0c9a5e-3b0e-5d5c-9a55-0f6a1c8e2b71'
+
+/** A half of a surrogate pair alone. UTF-8 cannot carry it: encoders replace it, and two texts would become one. */
+const LONE_SURROGATE = /\p{Surrogate}/u
+
+export function isWellFormed(text: string): boolean {
+  return !LONE_SURROGATE.test(text)
+}
+
+/**
+ * Reads plain data. What JSON cannot carry exactly is refused here instead of being changed silently: functions,
+ * symbols, BigInt, NaN and infinities, integers beyond 2^53 - 1, dates, maps, class instances, cycles. Properties that are
+ * `undefined` count as absent. The result shares nothing with the input, so a later change to that changes nothing here.
+ *
+ * @throws {InvalidInputError} naming the path of the value
+ */
+export function readJson(value: unknown, path: string): JsonValue {
+  return readValue(value, path, [])
+}
+
+/** The same for an object; arrays and everything else are refused. */
+export function readJsonObject(value: unknown, path: string): JsonObject {
+  const json = readJson(value, path)
+  if (!isJsonObject(json)) throw new InvalidInputError(path, `${path} must be a plain object.`)
+  return json
+}
+
+export function isJsonObject(value: unknown): value is JsonObject {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+function readValue(value: unknown, path: string, above: readonly object[]): JsonValue {
+  switch (typeof value) {
+    case 'string':
+      if (!isWellFormed(value)) throw new InvalidInputError(path, `${path} holds half a surrogate pair, which UTF-8 cannot carry.`)
+      return value
+    case 'boolean':
+      return value
+    case 'number':
+      return readNumber(value, path)
+    case 'object':
+      return value === null ? null : readContainer(value, path, above)
+    default:
+      throw new InvalidInputError(path, `${path} is a ${typeof value}, which JSON cannot carry.`)
+  }
+}
+
+function readNumber(value: number, path: string): number {
+  if (!Number.isFinite(value)) throw new InvalidInputError(path, `${path} must be a finite number.`)
+  if (Math.abs(value) > Number.MAX_SAFE_INTEGER) {
+    throw new InvalidInputError(path, `${path} is beyond 2^53 - 1, where numbers lose digits; give it as a string.`)
+  }
+  return value === 0 ? 0 : value
+}
+
+function readContainer(value: object, path: string, above: readonly object[]): JsonValue {
+  if (above.includes(value)) throw new InvalidInputError(path, `${path} refers to itself.`)
+  if (above.length >= MAX_DEPTH) throw new InvalidInputError(path, `${path} is nested more than ${MAX_DEPTH} levels deep.`)
+  const within = [...above, value]
+  if (Array.isArray(value)) {
+    // Array.from, not map: a hole in a sparse array has to be seen and refused like `undefined`.
+    return Array.from(value as readonly unknown[], (item, index) => readValue(item, `${path}[${index}]`, within))
+  }
+  if (!isPlain(value)) {
+    throw new InvalidInputError(path, `${path} must be plain data; it is an instance of a class such as Date or Map.`)
+  }
+  const read: Record<string, JsonValue> = Object.create(null) as Record<string, JsonValue>
+  for (const [name, item] of Object.entries(value)) {
+    if (!isWellFormed(name)) throw new InvalidInputError(path, `${path} has a name with half a surrogate pair in it.`)
+    if (item !== undefined) read[name] = readValue(item, `${path}.${name}`, within)
+  }
+  return read
+}
+
+/** Plain in any realm: no prototype, or one that has none above it. A reactive proxy around plain data passes. */
+function isPlain(value: object): boolean {
+  const prototype: unknown = Object.getPrototypeOf(value)
+  return prototype === null || Object.getPrototypeOf(prototype) === null
+}
+
+/** RFC 8785 text: names sorted by UTF-16 code units; JSON.stringify gives numbers and strings as that RFC wants them. */
+export function canonicalText(value: JsonValue): string {
+  if (Array.isArray(value)) return `[${value.map(canonicalText).join(',')}]`
+  if (!isJsonObject(value)) return JSON.stringify(value)
+  const members = Object.keys(value)
+    .toSorted()
+    .map((name) => `${JSON.stringify(name)}:${canonicalText(value[name] ?? null)}`)
+  return `{${members.join(',')}}`
+}
+
+/** A digest of a value's canonical text. `uuid`'s v5 (SHA-1) works also without a secure context. */
+function digestOf(value: JsonValue): string {
+  return uuidV5(canonicalText(value), DIGEST_NAMESPACE)
+}
+
+/** Digests of the named fields; a field that is absent has none. */
+export function fingerprintOf(fields: JsonObject, asked: readonly string[]): Fingerprint {
+  const digests: Record<string, string> = {}
+  for (const name of asked.toSorted()) {
+    const value = fields[name]
+    if (value !== undefined) digests[name] = digestOf(value)
+  }
+  return digests
+}
+
+/** Names of the fields in which two fingerprints differ, sorted, without those that either call called volatile. */
+export function differingFields(one: Fingerprint, other: Fingerprint, volatileFields: readonly string[]): readonly string[] {
+  const names = new Set([...Object.keys(one), ...Object.keys(other)])
+  return [...names].filter((name) => one[name] !== other[name] && !volatileFields.includes(name)).toSorted()
+}
+
+/** One token of a JSON text: a whole string, or a number. */
+const STRING_OR_NUMBER = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g
+
+/**
+ * Parses what a receiver sent. A whole number that JavaScript would round (beyond 2^53 - 1) is given as its text, digit
+ * for digit, so that nothing is rounded silently.
+ *
+ * @returns `undefined` if the text is not JSON
+ */
+export function parseReceived(text: string): JsonValue | undefined {
+  try {
+    JSON.parse(text)
+    const exact = text.replace(STRING_OR_NUMBER, (token) => (isRounded(token) ? `"${token}"` : token))
+    return JSON.parse(exact) as JsonValue
+  } catch {
+    return undefined
+  }
+}
+
+function isRounded(token: string): boolean {
+  if (token.startsWith('"')) return false
+  const number = Number(token)
+  return !Number.isFinite(number) || (/^-?\d+$/.test(token) && !Number.isSafeInteger(number))
+}

@@ -1,0 +1,428 @@
+/**
+ * The journal's entry: what is kept of one revision of an operation, its states, and the only ways from one to the next.
+ * All pure; who calls when is the engine's, where it is kept is a store's.
+ *
+ *              attempt begins            succeeded
+ *   pending ───────────────────▶ sending ─────────────▶ accepted ──────▶ succeeded
+ *    │  ▲                        │  │  │                    └──────────▶ rejected
+ *    │  └── all certainly ───────┘  │  └ refused ────────────────────▶ rejected
+ *    │      not done                │
+ *    └──▶ canceled                  └ delivery ends ──▶ unknown ──────▶ succeeded, rejected (by a receiver's word)
+ *
+ * `pending` is certainly without effect. `sending` may have had its effect. A maybe is never a no: only a receiver's word
+ * or a person's decision leads to `succeeded` or `rejected`, never time and never a guess.
+ */
+import { UnreachableError } from '../errors.ts'
+import type { EntryGlimpse } from '../errors.ts'
+import type { Fingerprint, JsonObject, JsonValue } from './canonical.ts'
+import type { IdempotencyKey, OperationName } from './key.ts'
+import type { NotAccepted, Progress, Receipt, Rejection, ReplyFacts, Verdict } from './verdict.ts'
+
+/** Format of stored entries. A newer one is refused, an older one is read for ever (test/stores/fixtures). */
+export const ENTRY_FORMAT = 1
+
+/** The request of an entry. Every attempt sends exactly this, in every process and version. */
+export interface StoredRequest {
+  readonly method: string
+  /** Relative to the base address. */
+  readonly path: string
+  /** The header that carries the key, as it is sent. */
+  readonly keyHeader: { readonly name: string; readonly value: string }
+  readonly contentType: string
+  /** Frozen headers, such as the version of an API. */
+  readonly headers: Readonly<Record<string, string>>
+  readonly body: string
+}
+
+/** How an attempt ended. The first three are certainly not done; all others are, or may be, done. */
+export type AttemptResult =
+  /** It was begun and never left. */
+  | 'not-sent'
+  | 'not-accepted'
+  /** A refusal that was believed. */
+  | 'refused'
+  /** A refusal after an ambiguous attempt, from before the receiver's key layer: no evidence. */
+  | 'refused-unproven'
+  /** It began and no reply was recorded: a crash, or a process that still works on it. */
+  | 'unrecorded'
+  | 'succeeded'
+  | 'accepted'
+  | 'receipt-differs'
+  | 'unclear'
+  | 'busy'
+  | 'conflict'
+  | 'recorded-failure'
+
+export interface Attempt extends ReplyFacts {
+  /** From 1. */
+  readonly number: number
+  readonly beganAtMs: number
+  /** Absent while it is under way. */
+  readonly endedAtMs?: number
+  readonly result?: AttemptResult
+  /** More about the result, such as `timeout` or `rate-limited`. */
+  readonly why?: string
+}
+
+/** Who works on an entry. Claims save traffic; what keeps it safe is one key and one body. */
+export interface Claim {
+  readonly owner: string
+  /** Rises with every taking, so that a holder who slept can tell that it lost the claim. */
+  readonly fence: number
+  readonly untilMs: number
+}
+
+/** How long the receiver remembers the key, and since when. */
+export interface KeyWindow {
+  /** `shared`: other devices may use the name too, so it counts from the naming. `own`: from the first attempt. */
+  readonly names: 'shared' | 'own'
+  /** `null`: nothing was sent that could be remembered (only for `own`). */
+  readonly startAtMs: number | null
+  /** What the receiver states, less the margin. */
+  readonly lengthMs: number
+  readonly marginMs: number
+}
+
+/** A word that contradicts the final state; it stays until a person decides. */
+export interface Contradiction {
+  readonly atMs: number
+  readonly attempt: number
+  readonly word: 'succeeded' | 'accepted'
+  readonly receipt: Receipt
+}
+
+export type PendingReason = 'not-yet-tried' | 'not-sent' | 'offline' | 'other-login' | 'no-credentials' | NotAccepted
+export type SendingReason =
+  | 'in-flight'
+  | 'not-yet-tried'
+  | 'no-clear-reply'
+  | 'busy'
+  | 'refused-unproven'
+  | 'offline'
+  | 'other-login'
+  | 'no-credentials'
+  | NotAccepted
+export type UnknownReason =
+  /** The receiver may have forgotten the key; sending again might be a second effect. */
+  | 'window-over'
+  /** The receiver replays a failure it saved. */
+  | 'recorded-failure'
+  /** The receiver knows the key with other parameters. */
+  | 'key-conflict'
+  /** The receipt is for another amount or currency. */
+  | 'receipt-differs'
+  /** No dialect that could read the replies of this entry. */
+  | 'dialect-missing'
+  /** May have been sent from a journal that is gone, and its window is over. */
+  | 'may-predate-journal'
+  /** The receiver takes no key for this write, so it is not asked twice. */
+  | 'takes-no-key'
+
+export interface EntryBase extends OperationName {
+  readonly format: number
+  /** Rises by one with every change; a change is refused if somebody else was faster. */
+  readonly version: number
+  readonly key: IdempotencyKey
+  readonly endpoint: string
+  /** Whether the caller gave the endpoint an id, instead of the address being it. */
+  readonly endpointNamed: boolean
+  readonly revision: number
+  readonly request: StoredRequest
+  readonly fingerprint: Fingerprint
+  /** What a receipt has to repeat. */
+  readonly expected: JsonObject
+  readonly volatileFields: readonly string[]
+  readonly dialect: { readonly name: string; readonly version: number }
+  /** `false`: the receiver takes no key for this write. */
+  readonly keyed: boolean
+  /** How long the receiver may work on one request. */
+  readonly longestRequestMs: number
+  readonly namedAtMs: number
+  readonly eventAtMs: number | null
+  /** The event is older than the journal, so another journal may have sent it. */
+  readonly mayPredateJournal: boolean
+  readonly window: KeyWindow
+  /** A pending entry is canceled, not sent, after this time. */
+  readonly sendBeforeAtMs: number | null
+  readonly attemptsBegun: number
+  /** The latest attempts, oldest first; what fell off is counted in `droppedInDoubt`. */
+  readonly attempts: readonly Attempt[]
+  /** Attempts no longer listed that may have had their effect. */
+  readonly droppedInDoubt: number
+  /** When the last attempt began that may have had its effect; `null` if none did. */
+  readonly lastAmbiguousAtMs: number | null
+  readonly claim: Claim | null
+  /** The highest wall time this entry has seen. */
+  readonly highestWallMs: number
+  readonly contradiction: Contradiction | null
+}
+
+export type PendingEntry = EntryBase & { readonly state: 'pending'; readonly reason: PendingReason; readonly nextAttemptAtMs: number }
+export type SendingEntry = EntryBase & { readonly state: 'sending'; readonly reason: SendingReason; readonly nextAttemptAtMs: number }
+export type AcceptedEntry = EntryBase & {
+  readonly state: 'accepted'
+  readonly receipt: Receipt
+  readonly progress: Progress
+  readonly nextAction: JsonValue | null
+}
+export type UnknownEntry = EntryBase & { readonly state: 'unknown'; readonly reason: UnknownReason; readonly receipt: Receipt | null }
+export type SucceededEntry = EntryBase & { readonly state: 'succeeded'; readonly receipt: Receipt; readonly settledAtMs: number }
+export type RejectedEntry = EntryBase & { readonly state: 'rejected'; readonly rejection: Rejection; readonly settledAtMs: number }
+export type CanceledEntry = EntryBase & { readonly state: 'canceled'; readonly by: 'caller' | 'send-before'; readonly settledAtMs: number }
+
+export type JournalEntry = PendingEntry | SendingEntry | AcceptedEntry | UnknownEntry | SucceededEntry | RejectedEntry | CanceledEntry
+export type EntryState = JournalEntry['state']
+/** Entries that may still be sent; no other ever is. */
+export type DeliverableEntry = PendingEntry | SendingEntry
+
+/** As many attempts are listed. */
+const LISTED_ATTEMPTS = 32
+
+export function isDeliverable(entry: JournalEntry): entry is DeliverableEntry {
+  return entry.state === 'pending' || entry.state === 'sending'
+}
+
+export function isFinal(entry: JournalEntry): entry is SucceededEntry | RejectedEntry | CanceledEntry {
+  return entry.state === 'succeeded' || entry.state === 'rejected' || entry.state === 'canceled'
+}
+
+export function isOpen(entry: JournalEntry): boolean {
+  return !isFinal(entry)
+}
+
+export function glimpseOf(entry: JournalEntry): EntryGlimpse {
+  return { key: entry.key, state: entry.state }
+}
+
+// ------------------------------------------------------------------------------------------------- rules that ask
+
+/** Whether an attempt is proven to have had no effect. */
+export function isCertainlyNotDone(attempt: Attempt): boolean {
+  return attempt.result === 'not-sent' || attempt.result === 'not-accepted' || attempt.result === 'refused'
+}
+
+/** Whether any attempt, of this journal or perhaps of one that is gone, may have had its effect. */
+export function isInDoubt(entry: JournalEntry, exceptAttempt?: number): boolean {
+  if (entry.mayPredateJournal || entry.droppedInDoubt > 0) return true
+  return entry.attempts.some((attempt) => attempt.number !== exceptAttempt && !isCertainlyNotDone(attempt))
+}
+
+/** Whether someone else works on it, as far as its lease says; whether that one still lives is the store's to tell. */
+export function isClaimedByOther(entry: JournalEntry, owner: string, nowMs: number): boolean {
+  return entry.claim !== null && entry.claim.owner !== owner && entry.claim.untilMs > nowMs
+}
+
+/**
+ * Whether the receiver may have forgotten the key. A wall clock more than the margin below the highest time the entry has
+ * seen counts as over too: then no clock here can be trusted to say how old the key is.
+ */
+export function isWindowOver(entry: JournalEntry, nowMs: number): boolean {
+  if (nowMs < entry.highestWallMs - entry.window.marginMs) return true
+  return entry.window.startAtMs !== null && nowMs >= entry.window.startAtMs + entry.window.lengthMs
+}
+
+/** Whether it has to be canceled instead of sent. Only what is certainly without effect can be. */
+export function isPastSendBefore(entry: JournalEntry, nowMs: number): boolean {
+  return entry.state === 'pending' && entry.sendBeforeAtMs !== null && nowMs >= entry.sendBeforeAtMs
+}
+
+/** The end of the key window, for those who want to show it; `null` while nothing counts. */
+export function windowEndsAtMs(entry: JournalEntry): number | null {
+  return entry.window.startAtMs === null ? null : entry.window.startAtMs + entry.window.lengthMs
+}
+
+// ------------------------------------------------------------------------------------------------- rules that move
+
+/** What can happen to an entry. */
+export type EntryEvent =
+  /** Somebody takes it for a time, without sending yet. */
+  | { readonly kind: 'claimed'; readonly claim: Claim }
+  /** An attempt begins; durable before its first byte. */
+  | { readonly kind: 'began'; readonly claim: Claim }
+  /** The attempt just begun was stopped before the fetch. */
+  | { readonly kind: 'not-sent'; readonly attempt: number; readonly reason: PendingReason & SendingReason; readonly nextAttemptAtMs: number; readonly claim: Claim | null }
+  /** A reply came to an attempt, or it is known that none will. */
+  | {
+      readonly kind: 'replied'
+      readonly attempt: number
+      readonly verdict: Verdict
+      readonly facts: ReplyFacts
+      readonly nextAttemptAtMs: number
+      readonly claim: Claim | null
+    }
+  /** Nothing was begun: the entry waits, for a login or for the network. */
+  | { readonly kind: 'held'; readonly reason: PendingReason & SendingReason; readonly nextAttemptAtMs: number }
+  /** Automatic delivery ends; evidence is needed. */
+  | { readonly kind: 'ended'; readonly reason: UnknownReason }
+  | { readonly kind: 'canceled'; readonly by: CanceledEntry['by'] }
+  /** A canceled entry is wanted after all: same key, the body may be a new one. */
+  | { readonly kind: 'reopened'; readonly wanted: Reopening; readonly claim: Claim | null }
+
+/** What a re-opened entry takes from the call that names it again. */
+export type Reopening = Pick<EntryBase, 'request' | 'fingerprint' | 'expected' | 'volatileFields' | 'sendBeforeAtMs' | 'dialect'>
+
+/**
+ * The entry after an event: the only way from one state to the next. An event that does not fit the state leaves the entry
+ * as it is but for what it adds to the record.
+ *
+ * @returns the next version, or the entry itself if nothing changed
+ */
+export function advance(entry: JournalEntry, event: EntryEvent, nowMs: number): JournalEntry {
+  const next = moved(entry, event, nowMs)
+  if (next === entry) return entry
+  return { ...next, version: entry.version + 1, highestWallMs: Math.max(entry.highestWallMs, nowMs) }
+}
+
+function moved(entry: JournalEntry, event: EntryEvent, nowMs: number): JournalEntry {
+  switch (event.kind) {
+    case 'claimed':
+      return isDeliverable(entry) ? { ...entry, claim: event.claim } : entry
+    case 'began':
+      return isDeliverable(entry) ? begun(entry, event.claim, nowMs) : entry
+    case 'not-sent':
+      return withReason(endAttempt(entry, event, { result: 'not-sent', why: event.reason }, nowMs), event.reason)
+    case 'replied':
+      return replied(entry, event, nowMs)
+    case 'held':
+      return isDeliverable(entry) ? { ...entry, reason: event.reason, nextAttemptAtMs: event.nextAttemptAtMs, claim: null } : entry
+    case 'ended':
+      return isDeliverable(entry) ? unknown(entry, event.reason, null) : entry
+    case 'canceled':
+      return entry.state === 'pending' ? { ...baseOf(entry), state: 'canceled', by: event.by, settledAtMs: nowMs } : entry
+    case 'reopened':
+      return entry.state === 'canceled'
+        ? { ...baseOf(entry), ...event.wanted, state: 'pending', reason: 'not-yet-tried', nextAttemptAtMs: nowMs, claim: event.claim }
+        : entry
+    default:
+      throw new UnreachableError(event, 'advance')
+  }
+}
+
+function begun(entry: DeliverableEntry, claim: Claim, nowMs: number): SendingEntry {
+  const number = entry.attemptsBegun + 1
+  // One that never ended was cut off by a crash, or its sender still waits for the reply: it may have worked.
+  const before = entry.attempts.map((attempt): Attempt => (attempt.result === undefined ? { ...attempt, result: 'unrecorded' } : attempt))
+  const all = [...before, { number, beganAtMs: nowMs }]
+  const dropped = all.slice(0, -LISTED_ATTEMPTS)
+  return {
+    ...baseOf(entry),
+    state: 'sending',
+    reason: 'in-flight',
+    nextAttemptAtMs: nowMs,
+    attemptsBegun: number,
+    attempts: all.slice(-LISTED_ATTEMPTS),
+    droppedInDoubt: entry.droppedInDoubt + dropped.filter((attempt) => !isCertainlyNotDone(attempt)).length,
+    lastAmbiguousAtMs: nowMs,
+    window: { ...entry.window, startAtMs: entry.window.startAtMs ?? nowMs },
+    claim,
+  }
+}
+
+function replied(entry: JournalEntry, event: EntryEvent & { kind: 'replied' }, nowMs: number): JournalEntry {
+  const { verdict } = event
+  switch (verdict.kind) {
+    case 'succeeded':
+      return applied(entry, event, verdict.receipt, nowMs, (base) => ({ ...base, state: 'succeeded', receipt: verdict.receipt, settledAtMs: nowMs }))
+    case 'accepted':
+      return applied(entry, event, verdict.receipt, nowMs, (base) => ({
+        ...base,
+        state: 'accepted',
+        receipt: verdict.receipt,
+        progress: verdict.progress,
+        nextAction: verdict.nextAction ?? null,
+      }))
+    case 'refused': {
+      const believed = verdict.rejection.behindKey || !isInDoubt(entry, event.attempt)
+      const noted = endAttempt(entry, event, { result: believed ? 'refused' : 'refused-unproven' }, nowMs)
+      if (!believed) return withReason(noted, 'refused-unproven')
+      return isDeliverable(noted) || noted.state === 'unknown'
+        ? { ...baseOf(noted), state: 'rejected', rejection: verdict.rejection, settledAtMs: nowMs }
+        : noted
+    }
+    case 'not-accepted':
+      return withReason(endAttempt(entry, event, { result: 'not-accepted', why: verdict.reason }, nowMs), verdict.reason)
+    case 'busy':
+      return orNoKey(withReason(endAttempt(entry, event, { result: 'busy' }, nowMs), 'busy'))
+    case 'unclear':
+      return orNoKey(withReason(endAttempt(entry, event, { result: 'unclear', why: verdict.why }, nowMs), 'no-clear-reply'))
+    case 'conflict':
+      return unknownIfDeliverable(endAttempt(entry, event, { result: 'conflict' }, nowMs), 'key-conflict', null)
+    case 'recorded-failure':
+      return unknownIfDeliverable(endAttempt(entry, event, { result: 'recorded-failure' }, nowMs), 'recorded-failure', null)
+    case 'receipt-differs':
+      return unknownIfDeliverable(endAttempt(entry, event, { result: 'receipt-differs' }, nowMs), 'receipt-differs', verdict.receipt)
+    default:
+      throw new UnreachableError(verdict, 'replied')
+  }
+}
+
+/** The receiver made it. From a final state that says otherwise this is a contradiction, which is kept and raised. */
+function applied(
+  entry: JournalEntry,
+  event: EntryEvent & { kind: 'replied' },
+  receipt: Receipt,
+  nowMs: number,
+  settle: (base: EntryBase) => SucceededEntry | AcceptedEntry,
+): JournalEntry {
+  const word = event.verdict.kind === 'succeeded' ? 'succeeded' : 'accepted'
+  const noted = endAttempt(entry, event, { result: word }, nowMs)
+  const contradicts =
+    noted.state === 'rejected' || noted.state === 'canceled' || (noted.state === 'succeeded' && noted.receipt.id !== receipt.id)
+  if (contradicts) return noted.contradiction ? noted : { ...noted, contradiction: { atMs: nowMs, attempt: event.attempt, word, receipt } }
+  if (noted.state === 'succeeded' || (noted.state === 'accepted' && word === 'accepted')) return noted
+  return settle(baseOf(noted))
+}
+
+/** Writes the end of an attempt down, and follows from all attempts together whether the entry is pending or sending. */
+function endAttempt(
+  entry: JournalEntry,
+  event: { readonly attempt: number; readonly facts?: ReplyFacts; readonly nextAttemptAtMs: number; readonly claim: Claim | null },
+  end: { readonly result: AttemptResult; readonly why?: string },
+  nowMs: number,
+): JournalEntry {
+  const attempts = entry.attempts.map((attempt) =>
+    attempt.number === event.attempt && (attempt.result === undefined || attempt.result === 'unrecorded')
+      ? { ...attempt, ...event.facts, ...end, endedAtMs: nowMs }
+      : attempt,
+  )
+  const noted = { ...entry, attempts, lastAmbiguousAtMs: lastAmbiguousAtMs(entry, attempts) }
+  if (!isDeliverable(noted)) return noted
+  // A late reply to an earlier attempt says nothing about when the attempt now under way may be followed by another.
+  const isLatest = event.attempt === entry.attemptsBegun
+  const timing = isLatest ? { nextAttemptAtMs: event.nextAttemptAtMs, claim: event.claim } : { nextAttemptAtMs: noted.nextAttemptAtMs, claim: noted.claim }
+  if (isInDoubt(noted)) return { ...baseOf(noted), state: 'sending', reason: noted.state === 'sending' ? noted.reason : 'in-flight', ...timing }
+  const window = noted.window.names === 'own' ? { ...noted.window, startAtMs: null } : noted.window
+  return { ...baseOf(noted), window, state: 'pending', reason: 'not-sent', ...timing }
+}
+
+function lastAmbiguousAtMs(entry: JournalEntry, attempts: readonly Attempt[]): number | null {
+  const last = attempts.findLast((attempt) => !isCertainlyNotDone(attempt))
+  return last?.beganAtMs ?? (entry.droppedInDoubt > 0 ? entry.lastAmbiguousAtMs : null)
+}
+
+function withReason(entry: JournalEntry, reason: SendingReason): JournalEntry {
+  if (entry.state === 'sending') return entry.attempts.at(-1)?.result === undefined ? entry : { ...entry, reason }
+  // Only what is certainly not done is pending, and only such verdicts lead here with a pending entry.
+  return entry.state === 'pending' ? { ...entry, reason: reason as PendingReason } : entry
+}
+
+/** A receiver without keys cannot be asked twice. */
+function orNoKey(entry: JournalEntry): JournalEntry {
+  return entry.keyed ? entry : unknownIfDeliverable(entry, 'takes-no-key', null)
+}
+
+function unknownIfDeliverable(entry: JournalEntry, reason: UnknownReason, receipt: Receipt | null): JournalEntry {
+  return isDeliverable(entry) ? unknown(entry, reason, receipt) : entry
+}
+
+function unknown(entry: JournalEntry, reason: UnknownReason, receipt: Receipt | null): UnknownEntry {
+  return { ...baseOf(entry), state: 'unknown', reason, receipt }
+}
+
+/** What entries of all states share, with the claim let go. */
+function baseOf(entry: JournalEntry): EntryBase {
+  const { state: _state, reason: _reason, nextAttemptAtMs: _next, receipt: _receipt, progress: _progress, ...rest } = entry as unknown as Record<string, unknown>
+  const { nextAction: _action, rejection: _rejection, by: _by, settledAtMs: _settled, ...base } = rest
+  // What is left is the base: the names taken out above are all those that states add.
+  return { ...(base as unknown as EntryBase), claim: null }
+}

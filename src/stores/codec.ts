@@ -1,0 +1,119 @@
+/**
+ * The text under which an entry is kept, with its format number. A newer format is refused and left alone, an older one is
+ * read for ever; the shape is checked, since what lies on a disk comes from outside.
+ */
+import { JournalUnavailableError } from '../errors.ts'
+import { isJsonObject, isWellFormed } from '../model/canonical.ts'
+import type { JsonValue } from '../model/canonical.ts'
+import { ENTRY_FORMAT } from '../model/entry.ts'
+import type { JournalEntry } from '../model/entry.ts'
+
+export function encodeEntry(entry: JournalEntry): string {
+  return JSON.stringify(entry)
+}
+
+/**
+ * Reads a stored entry.
+ *
+ * @throws {JournalUnavailableError} with fault `newer-format` or `damaged`; the text itself is not quoted, it holds a body
+ */
+export function decodeEntry(text: string): JournalEntry {
+  const entry = parse(text)
+  if (!isJsonObject(entry)) throw damaged('it is not an object')
+  const { format } = entry
+  if (typeof format !== 'number' || !Number.isInteger(format) || format < 1) throw damaged('it has no format number')
+  if (format > ENTRY_FORMAT) {
+    throw new JournalUnavailableError(
+      `An entry of format ${format} was written by a newer version of billonce; this one reads formats up to ${ENTRY_FORMAT}. Update it; the entry was left as it is.`,
+      { fault: 'newer-format' },
+    )
+  }
+  const wrong = Object.entries(SHAPE).find(([name, isRight]) => !isRight(entry[name]))
+  if (wrong) throw damaged(`its ${wrong[0]} is not what it should be`)
+  const state = STATES[entry['state'] as JournalEntry['state']]
+  const wrongOfState = Object.entries(state).find(([name, isRight]) => !isRight(entry[name]))
+  if (wrongOfState) throw damaged(`its ${wrongOfState[0]} does not fit its state`)
+  // Checked field by field above.
+  return entry as unknown as JournalEntry
+}
+
+function parse(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch (cause) {
+    // The cause is dropped: engines quote the text in it.
+    void cause
+    throw damaged('it is not JSON')
+  }
+}
+
+function damaged(what: string): JournalUnavailableError {
+  return new JournalUnavailableError(`A stored entry cannot be read: ${what}. It was left as it is.`, { fault: 'damaged' })
+}
+
+type Check = (value: JsonValue | undefined) => boolean
+
+const isText: Check = (value) => typeof value === 'string' && value !== '' && isWellFormed(value)
+const isString: Check = (value) => typeof value === 'string'
+const isWhole: Check = (value) => Number.isSafeInteger(value)
+const isTime: Check = (value) => typeof value === 'number' && Number.isFinite(value)
+const isFlag: Check = (value) => typeof value === 'boolean'
+const isList: Check = (value) => Array.isArray(value)
+const orNull = (check: Check): Check => (value) => value === null || check(value)
+const isReceipt: Check = (value) => isJsonObject(value) && isText(value['id']) && isJsonObject(value['reply'])
+
+const SHAPE: Readonly<Record<string, Check>> = {
+  version: isWhole,
+  key: isText,
+  endpoint: isText,
+  endpointNamed: isFlag,
+  scope: isText,
+  kind: isText,
+  subject: orNull(isText),
+  operationId: isText,
+  revision: (value) => typeof value === 'number' && Number.isSafeInteger(value) && value >= 1,
+  request: (value) =>
+    isJsonObject(value) &&
+    isText(value['method']) &&
+    isText(value['path']) &&
+    isText(value['contentType']) &&
+    isString(value['body']) &&
+    isJsonObject(value['headers']) &&
+    isJsonObject(value['keyHeader']) &&
+    isText(value['keyHeader']['name']) &&
+    isText(value['keyHeader']['value']),
+  fingerprint: isJsonObject,
+  expected: isJsonObject,
+  volatileFields: isList,
+  dialect: (value) => isJsonObject(value) && isText(value['name']) && isWhole(value['version']),
+  keyed: isFlag,
+  longestRequestMs: isTime,
+  namedAtMs: isTime,
+  eventAtMs: orNull(isTime),
+  mayPredateJournal: isFlag,
+  window: (value) =>
+    isJsonObject(value) &&
+    (value['names'] === 'shared' || value['names'] === 'own') &&
+    orNull(isTime)(value['startAtMs']) &&
+    isTime(value['lengthMs']) &&
+    isTime(value['marginMs']),
+  sendBeforeAtMs: orNull(isTime),
+  attemptsBegun: isWhole,
+  attempts: (value) => Array.isArray(value) && value.every((attempt) => isJsonObject(attempt) && isWhole(attempt['number']) && isTime(attempt['beganAtMs'])),
+  droppedInDoubt: isWhole,
+  lastAmbiguousAtMs: orNull(isTime),
+  claim: orNull((value) => isJsonObject(value) && isText(value['owner']) && isWhole(value['fence']) && isTime(value['untilMs'])),
+  highestWallMs: isTime,
+  contradiction: orNull((value) => isJsonObject(value) && isReceipt(value['receipt'])),
+  state: (value) => typeof value === 'string' && Object.hasOwn(STATES, value),
+}
+
+const STATES: Readonly<Record<JournalEntry['state'], Readonly<Record<string, Check>>>> = {
+  pending: { reason: isText, nextAttemptAtMs: isTime },
+  sending: { reason: isText, nextAttemptAtMs: isTime },
+  accepted: { receipt: isReceipt, progress: isText },
+  unknown: { reason: isText, receipt: orNull(isReceipt) },
+  succeeded: { receipt: isReceipt, settledAtMs: isTime },
+  rejected: { rejection: (value) => isJsonObject(value) && isText(value['kind']) && isFlag(value['behindKey']), settledAtMs: isTime },
+  canceled: { by: isText, settledAtMs: isTime },
+}

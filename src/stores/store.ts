@@ -1,0 +1,99 @@
+/**
+ * The contract of a journal: what the engine needs of a place to keep entries. A journal decides nothing about entries; it
+ * keeps them, compares versions, and says when a change is durable. The suite in testing/store-suite.ts holds every
+ * promise made here, for our journals and for yours.
+ *
+ * All methods reject with JournalUnavailableError when they could not do their work; then nothing was changed, or it
+ * is not known whether it was (a commit whose answer was lost): calling again is safe, since versions are compared.
+ */
+import type { EntryState, JournalEntry } from '../model/entry.ts'
+
+/** Which entries `list` gives; all conditions have to hold. */
+export interface ListFilter {
+  readonly endpoint?: string | undefined
+  readonly scope?: string | undefined
+  readonly kind?: string | undefined
+  readonly operationId?: string | undefined
+  readonly states?: readonly EntryState[] | undefined
+}
+
+/** Where a listing goes on; opaque outside the journal that made it, plain text. */
+export type Cursor = string
+
+export interface Page {
+  /** In the order of first naming, oldest first, for one endpoint and scope. */
+  readonly entries: readonly JournalEntry[]
+  /** Absent when there is no more. */
+  readonly next?: Cursor | undefined
+  /** Rows that this version cannot read, such as entries of a newer format; they stay as they are. */
+  readonly unreadable: number
+}
+
+export type InsertResult =
+  | { readonly inserted: true }
+  /** Entries of the same name (scope, kind, subject, operationId; all revisions and endpoints) and any entry with the same endpoint and key. */
+  | { readonly inserted: false; readonly found: readonly JournalEntry[] }
+
+/** What the caller of `insert` believes to be there. */
+export type Seen = Pick<JournalEntry, 'endpoint' | 'key' | 'version'>
+
+export interface JournalStore {
+  /** `false` for a journal that forgets all when the process ends; only the caller may choose one. */
+  readonly durable: boolean
+  /**
+   * This process or tab as a holder of claims: the same for all clients in it, another after a restart.
+   */
+  readonly owner: string
+  /**
+   * Inserts an entry in one atomic step if what the journal holds of its name, and of its endpoint and key, is exactly
+   * `seen` (the same entries in the same versions); otherwise changes nothing and gives what is there.
+   * Resolves when durable, not before.
+   */
+  insert(entry: JournalEntry, seen: readonly Seen[]): Promise<InsertResult>
+  /**
+   * Replaces the entry of the same endpoint and key if the stored version is `entry.version - 1`; otherwise changes nothing.
+   * Resolves when durable, not before.
+   *
+   * @returns whether it was replaced
+   */
+  replace(entry: JournalEntry): Promise<boolean>
+  /** The entry with this key; never one that is not durable yet. */
+  get(endpoint: string, key: string): Promise<JournalEntry | undefined>
+  /** Entries with this key under any endpoint. */
+  getByKey(key: string): Promise<readonly JournalEntry[]>
+  /** All revisions, under all subjects and endpoints, of an operation. */
+  history(name: { readonly scope: string; readonly kind: string; readonly operationId: string }): Promise<readonly JournalEntry[]>
+  /**
+   * Deliverable entries (pending, sending) of one endpoint and scope, the oldest naming first. Its cost does not grow with
+   * the number of entries that are not deliverable.
+   */
+  listDeliverable(of: { readonly endpoint: string; readonly scope: string }, limit: number, after?: Cursor): Promise<Page>
+  /** How many deliverable entries there are by endpoint and scope; costs no more than those are. */
+  countDeliverable(): Promise<readonly { readonly endpoint: string; readonly scope: string; readonly count: number }[]>
+  /** Any entries; may read the whole journal. */
+  list(filter: ListFilter, limit: number, after?: Cursor): Promise<Page>
+  /** When the journal was created, in wall time: what is older may have been sent by a journal that is gone. */
+  bornAtMs(): Promise<number>
+  /** Whether the holder of a claim is certainly gone; `false` where it cannot be told, then its lease decides. */
+  isGone(owner: string): Promise<boolean>
+  /** Lets go of files, handles and threads; open calls settle first. Later calls reject with fault `closed`. */
+  close(): Promise<void>
+}
+
+/** Whether what is there is exactly what the caller of `insert` saw. */
+export function isAsSeen(found: readonly JournalEntry[], seen: readonly Seen[]): boolean {
+  const isSeen = (entry: JournalEntry): boolean =>
+    seen.some((one) => one.endpoint === entry.endpoint && one.key === entry.key && one.version === entry.version)
+  return found.length === seen.length && found.every(isSeen)
+}
+
+export function matches(entry: JournalEntry, filter: ListFilter): boolean {
+  const states: readonly EntryState[] | undefined = filter.states
+  return (
+    (filter.endpoint === undefined || entry.endpoint === filter.endpoint) &&
+    (filter.scope === undefined || entry.scope === filter.scope) &&
+    (filter.kind === undefined || entry.kind === filter.kind) &&
+    (filter.operationId === undefined || entry.operationId === filter.operationId) &&
+    (states === undefined || states.includes(entry.state))
+  )
+}
