@@ -4,7 +4,7 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { closeSync, mkdtempSync, openSync, readdirSync, readFileSync } from 'node:fs'
+import { closeSync, mkdtempSync, openSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import type { Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -27,6 +27,16 @@ while [ -e "$1" ] && [ "$tries" -lt 50 ]; do
 done
 `
 
+// After a kill Firefox would open the tabs of before beside ours, and after some kills ask for its safe mode.
+const firefoxPreferences = `
+user_pref('browser.sessionstore.resume_from_crash', false);
+user_pref('toolkit.startup.max_resumed_crashes', -1);
+user_pref('browser.shell.checkDefaultBrowser', false);
+user_pref('browser.aboutwelcome.enabled', false);
+user_pref('datareporting.policy.dataSubmissionEnabled', false);
+user_pref('app.update.auto', false);
+`
+
 export class SpawnedBrowser {
   readonly engine: Engine
   /** The folder of everything the browser keeps; it outlives {@link kill} and goes with {@link close}. */
@@ -37,6 +47,7 @@ export class SpawnedBrowser {
   constructor(engine: Engine) {
     this.engine = engine
     this.profile = mkdtempSync(join(tmpdir(), `billonce-${engine}-`))
+    if (engine === 'firefox') writeFileSync(join(this.profile, 'user.js'), firefoxPreferences)
     this.#watcher = spawn('sh', ['-c', watcherScript, 'sh', this.profile], {
       detached: true,
       stdio: ['pipe', 'ignore', 'ignore'],
