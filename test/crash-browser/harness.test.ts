@@ -2,6 +2,8 @@
  * The crash harness itself: what a page has stored is still there after the browser was killed and started again.
  * It needs nothing of billonce, so a failure here is the harness's or the engine's.
  */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { existsSync } from 'node:fs'
 import { describe, expect, test } from 'vitest'
 import { engines } from '../support/browsers.ts'
@@ -87,4 +89,29 @@ test('nothing is left of a browser that was closed', async () => {
   expect(existsSync(browser.profile)).toBe(true)
   await browser.close()
   expect(existsSync(browser.profile)).toBe(false)
+})
+
+test('nothing is left of a browser whose test run was killed', async () => {
+  const module = new URL('../support/spawn-browser.ts', import.meta.url).href
+  const owner = spawn(
+    process.execPath,
+    [
+      // Node 22.13 to 22.17 run TypeScript only when told to.
+      ...(process.features.typescript ? [] : ['--experimental-strip-types']),
+      '--input-type=module',
+      '--eval',
+      `import { SpawnedBrowser } from ${JSON.stringify(module)}
+       const browser = new SpawnedBrowser('chromium')
+       await browser.open('about:blank')
+       console.log(browser.profile)
+       setInterval(() => {}, 1000)`,
+    ],
+    { stdio: ['ignore', 'pipe', 'inherit'] },
+  )
+  const profile = String((await once(owner.stdout, 'data'))[0]).trim()
+  await expect
+    .poll(() => existsSync(`${profile}/Local State`) || existsSync(`${profile}/Default`), { timeout: 20_000 })
+    .toBe(true)
+  owner.kill('SIGKILL')
+  await expect.poll(() => existsSync(profile), { timeout: 20_000 }).toBe(false)
 })

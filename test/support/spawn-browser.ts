@@ -19,7 +19,7 @@ const watcherScript = `
 trap '' INT TERM HUP
 group=
 while read -r line; do group=$line; done
-[ -z "$group" ] || kill -9 -- "-$group"
+[ -z "$group" ] || kill -s KILL -- "-$group"
 tries=0
 while [ -e "$1" ] && [ "$tries" -lt 50 ]; do
   rm -rf -- "$1" || sleep 0.1
