@@ -29,8 +29,8 @@ export function handlers(receiver: Pick<Receiver, 'handle' | 'paths'>, options: 
     http.all(`${base}/${path}`, async ({ request }) => {
       const { method, url, headers } = request
       const delivery = await receiver.handle({ method, url, headers, body: await request.text() })
-      if (delivery.how === 'closed' || delivery.how === 'reset') return HttpResponse.error()
-      return responseOf(delivery, request.signal)
+      // A rejection would be taken for a mistake in a handler, and answered with 500.
+      return responseOf(delivery, request.signal).catch(() => HttpResponse.error())
     }),
   )
 }

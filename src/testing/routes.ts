@@ -69,7 +69,7 @@ export interface StandardRouteOptions {
 /** The three writes of the standard dialect, with the balances and meters that they change. */
 export function standardRoutes(options: StandardRouteOptions): Record<string, Route> {
   const balances = new Map<string, number>()
-  const meters = new Map<string, number>()
+  const meters = new Map<string, string>()
   return {
     'v1/charges': {
       kind: 'charge',
@@ -104,7 +104,7 @@ export function standardRoutes(options: StandardRouteOptions): Record<string, Ro
               : undefined,
       respond: (params, { account }) => {
         const meter = JSON.stringify([account, params['meter'], params['customer']])
-        const used = (meters.get(meter) ?? 0) + Number(params['quantity'])
+        const used = sumOf(meters.get(meter) ?? '0', String(params['quantity']))
         meters.set(meter, used)
         return { receipt: { object: 'usage', ...params, standing: { meter: params['meter'], used } } }
       },
@@ -160,6 +160,19 @@ function readForm(body: string): Params {
     inner[last] = value
   }
   return params
+}
+
+/** The exact sum of two decimal texts; a meter that adds up in floating point shows 0.30000000000000004. */
+function sumOf(a: string, b: string): string {
+  const places = Math.max(...[a, b].map((text) => (text.split('.')[1] ?? '').length))
+  const [first = 0n, second = 0n] = [a, b].map((text) => {
+    const [whole = '', fraction = ''] = text.split('.')
+    return BigInt(whole + fraction.padEnd(places, '0'))
+  })
+  const sum = first + second
+  const digits = String(sum < 0n ? -sum : sum).padStart(places + 1, '0')
+  const text = places === 0 ? digits : `${digits.slice(0, -places)}.${digits.slice(-places)}`
+  return sum < 0n ? `-${text}` : text
 }
 
 function isPositiveInteger(value: unknown): boolean {

@@ -5,7 +5,7 @@
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
 import type { Receiver } from './receiver.ts'
-import type { Delivery, Reply } from './wire.ts'
+import { framedHeadersOf, type Delivery } from './wire.ts'
 
 /** Cross-origin access for browsers. */
 export interface CorsOptions {
@@ -129,9 +129,7 @@ function deliver(delivery: Delivery, response: ServerResponse, connections: 'kee
     case 'reply': {
       if (connections === 'close') response.setHeader('connection', 'close')
       if (connections === 'drop') response.on('finish', () => socket?.end())
-      const bytes = Buffer.from(delivery.body)
-      writeHead(response, delivery, bytes.length > 0 ? { 'content-length': String(bytes.length) } : {})
-      response.end(bytes)
+      response.writeHead(delivery.status, framedHeadersOf(delivery)).end(delivery.body)
       return
     }
     case 'closed':
@@ -141,25 +139,17 @@ function deliver(delivery: Delivery, response: ServerResponse, connections: 'kee
       socket?.resetAndDestroy()
       return
     case 'cut': {
-      const bytes = Buffer.from(delivery.body)
-      const framing = delivery.framing === 'length' ? { 'content-length': String(bytes.length) } : {}
-      writeHead(response, delivery, framing)
-      response.flushHeaders()
+      response.writeHead(delivery.status, framedHeadersOf(delivery)).flushHeaders()
+      const part = Buffer.from(delivery.body).subarray(0, delivery.keepBytes)
       // Destroyed once the part is with the system, which then still sends it: it closes in order, before its time.
-      if (delivery.keepBytes === 0) socket?.destroySoon()
-      else response.write(bytes.subarray(0, delivery.keepBytes), () => socket?.destroySoon())
+      if (part.length === 0) socket?.destroySoon()
+      else response.write(part, () => socket?.destroySoon())
       return
     }
     case 'stalled':
-      if (delivery.after === 'nothing') return
-      writeHead(response, delivery, { 'content-length': String(Math.max(1, Buffer.byteLength(delivery.body))) })
-      response.flushHeaders()
+      if (delivery.after === 'headers') response.writeHead(delivery.status, framedHeadersOf(delivery)).flushHeaders()
       return
   }
-}
-
-function writeHead(response: ServerResponse, reply: Reply, framing: Record<string, string>): void {
-  response.writeHead(reply.status, { ...reply.headers, ...framing })
 }
 
 /** The body as text; `undefined` if it is too long. */

@@ -53,22 +53,38 @@ const WITHOUT_BODY: ReadonlySet<number> = new Set([204, 205, 304])
 export async function responseOf(delivery: Delivery, signal?: AbortSignal | null): Promise<Response> {
   switch (delivery.how) {
     case 'reply': {
-      const { status, headers, body } = delivery
-      return new Response(WITHOUT_BODY.has(status) ? null : body, { status, headers })
+      const { status, body } = delivery
+      return new Response(WITHOUT_BODY.has(status) || body === '' ? null : body, {
+        status,
+        headers: framedHeadersOf(delivery),
+      })
     }
     case 'closed':
     case 'reset':
       // The same words that undici uses; Chromium says «Failed to fetch», WebKit «Load failed». None of them means more.
       throw new TypeError('fetch failed')
     case 'cut': {
-      const { status, headers } = delivery
-      return new Response(brokenBody(delivery.body, delivery.keepBytes), { status, headers })
+      const { status, body, keepBytes } = delivery
+      return new Response(brokenBody(body, keepBytes), { status, headers: framedHeadersOf(delivery) })
     }
     case 'stalled': {
       if (delivery.after === 'nothing') return unlessAborted(new Promise<never>(() => {}), signal)
-      return new Response(silentBody(signal), { status: delivery.status, headers: delivery.headers })
+      return new Response(silentBody(signal), { status: delivery.status, headers: framedHeadersOf(delivery) })
     }
   }
+}
+
+/**
+ * The headers of a delivery with those that say where its body ends. Without them a body that is cut off looks whole: a
+ * client, and msw in Node, then takes the end of the connection for the end of the body.
+ */
+export function framedHeadersOf(delivery: Extract<Delivery, Reply>): Record<string, string> {
+  const { status, headers, body, how } = delivery
+  if (how === 'cut' && delivery.framing === 'chunked') return { ...headers, 'transfer-encoding': 'chunked' }
+  if (WITHOUT_BODY.has(status)) return headers
+  // Silence with nothing left to say would be a whole reply.
+  const bytes = Math.max(new TextEncoder().encode(body).length, how === 'stalled' ? 1 : 0)
+  return { ...headers, 'content-length': String(bytes) }
 }
 
 /** What `promise` comes to, or the signal's reason if that aborts first. Leaves no listener behind. */
