@@ -22,8 +22,11 @@ export function forgetfulJournal(): JournalStore {
   let isClosed = false
 
   const rowKey = (endpoint: string, key: string): string => JSON.stringify([endpoint, key])
-  const all = (): JournalEntry[] => {
+  const assertOpen = (): void => {
     if (isClosed) throw new JournalUnavailableError('The journal was closed.', { fault: 'closed' })
+  }
+  const all = (): JournalEntry[] => {
+    assertOpen()
     return [...rows.values()].map(decodeEntry)
   }
   const page = (entries: JournalEntry[], limit: number, after: string | undefined): Page => {
@@ -38,7 +41,8 @@ export function forgetfulJournal(): JournalStore {
     // oxlint-disable-next-line typescript/require-await -- async turns a throw into a rejection
     async insert(entry: JournalEntry, seen: readonly Seen[]): Promise<InsertResult> {
       const found = all().filter((other) => sameName(other, entry) || (other.endpoint === entry.endpoint && other.key === entry.key))
-      if (!isAsSeen(found, seen)) return { inserted: false, found }
+      // An insert never writes over an entry, also when the caller says that it saw that one.
+      if (!isAsSeen(found, seen) || rows.has(rowKey(entry.endpoint, entry.key))) return { inserted: false, found }
       rows.set(rowKey(entry.endpoint, entry.key), encodeEntry(entry))
       return { inserted: true }
     },
@@ -89,6 +93,7 @@ export function forgetfulJournal(): JournalStore {
     },
     // oxlint-disable-next-line typescript/require-await
     async bornAtMs(): Promise<number> {
+      assertOpen()
       return bornAtMs
     },
     // oxlint-disable-next-line typescript/require-await

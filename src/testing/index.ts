@@ -40,3 +40,5 @@ export {
 } from './faults.ts'
 export type { Fault, FaultKind, FaultRequest, Faults, FaultTarget, RecoveryPoint, StatusOptions } from './faults.ts'
 export type { Delivery, IncomingRequest, Reply } from './wire.ts'
+export { SAMPLE_STATES, sampleEntry, storeSuite } from './store-suite.ts'
+export type { Sample, StorePlace, SuiteCase } from './store-suite.ts'

@@ -1,0 +1,802 @@
+/**
+ * What every journal has to hold: each promise of the contract in stores/store.ts as a case that any test runner can run,
+ * in Node or in a browser. It knows no runner and no place; how a file or a database gets damaged is left to the tests of
+ * that place.
+ */
+import type { IdempotencyKey, OperationId } from '../model/key.ts'
+import type { EntryState, JournalEntry } from '../model/entry.ts'
+import type { JournalStore, ListFilter, Page, Seen } from '../stores/store.ts'
+
+/** A place where a journal is kept, empty when it is handed over. */
+export interface StorePlace {
+  /**
+   * Opens the journal of this place; opened again it has the same content. Several may be open at once, as in several tabs
+   * or processes. A journal that forgets (`keeps: false`) gives the same store each time.
+   */
+  open(): Promise<JournalStore> | JournalStore
+  /** Whether entries outlive the closing of all stores of this place. */
+  readonly keeps: boolean
+  /**
+   * Puts a row as another version would have left it: found by the names and the state of `entry`, with `text` for the
+   * stored entry. Without it the case about unreadable rows is left out.
+   */
+  putRaw?(entry: JournalEntry, text: string): Promise<void>
+  /** Takes the place away. All stores opened by the suite are closed before. */
+  dispose(): Promise<void> | void
+}
+
+export interface SuiteCase {
+  readonly name: string
+  /** Rejects with an `Error` that says what was wrong. Each run uses a place of its own. */
+  readonly run: () => Promise<void>
+}
+
+/**
+ * The cases that a journal has to pass, ours or yours.
+ *
+ * @param newPlace makes a new and empty place; called once for each case
+ * @example
+ * for (const { name, run } of storeSuite(() => myPlace())) test(name, run)
+ */
+export function storeSuite(newPlace: () => StorePlace | Promise<StorePlace>): readonly SuiteCase[] {
+  const caseOf = ([name, body]: readonly [string, (site: Site) => Promise<void>]): SuiteCase => ({
+    name,
+    run: async () => {
+      const place = await newPlace()
+      const opened: JournalStore[] = []
+      const open = async (): Promise<JournalStore> => {
+        const store = await place.open()
+        opened.push(store)
+        return store
+      }
+      try {
+        await body({ place, open })
+      } finally {
+        await Promise.all(opened.map((store) => store.close()))
+        await place.dispose()
+      }
+    },
+  })
+  return Object.entries(CASES).map(caseOf)
+}
+
+/** What a sample may differ in; the fields of its state are filled in. */
+export interface Sample {
+  readonly scope?: string
+  readonly kind?: string
+  readonly subject?: string | null
+  readonly operationId?: string
+  readonly revision?: number
+  readonly endpoint?: string
+  readonly key?: string
+  readonly version?: number
+  readonly state?: EntryState
+  readonly namedAtMs?: number
+  readonly body?: string
+}
+
+/** A whole entry for tests. Its key follows from its names unless one is given. */
+export function sampleEntry(sample: Sample = {}): JournalEntry {
+  const {
+    scope = 'org_1/test',
+    kind = 'charge',
+    subject = null,
+    operationId = 'order-1',
+    revision = 1,
+    endpoint = 'https://api.example.com/',
+    key = `key/${JSON.stringify([scope, kind, subject, operationId, revision])}`,
+    version = 1,
+    state = 'pending',
+    namedAtMs = 1_760_000_000_000,
+    body = '{"amount":1250,"currency":"eur"}',
+  } = sample
+  const base = {
+    format: 1,
+    version,
+    key: key as IdempotencyKey,
+    endpoint,
+    endpointNamed: false,
+    scope,
+    kind,
+    subject,
+    operationId: operationId as OperationId,
+    revision,
+    request: {
+      method: 'POST',
+      path: 'v1/charges',
+      keyHeader: { name: 'Idempotency-Key', value: key },
+      contentType: 'application/json',
+      headers: { 'api-version': '2026-01-01' },
+      body,
+    },
+    fingerprint: { amount: 'a', currency: 'c' },
+    expected: { amount: 1250, currency: 'eur' },
+    volatileFields: [],
+    dialect: { name: 'standard', version: 1 },
+    keyed: true,
+    longestRequestMs: 120_000,
+    namedAtMs,
+    eventAtMs: null,
+    mayPredateJournal: false,
+    window: { names: 'shared' as const, startAtMs: namedAtMs, lengthMs: 82_800_000, marginMs: 3_600_000 },
+    sendBeforeAtMs: null,
+    attemptsBegun: 0,
+    attempts: [],
+    droppedInDoubt: 0,
+    lastAmbiguousAtMs: null,
+    claim: null,
+    highestWallMs: namedAtMs,
+    contradiction: null,
+  }
+  const receipt = { id: 'ch_1', status: 'succeeded', reply: { id: 'ch_1', amount: 1250 } }
+  const settledAtMs = namedAtMs + 1000
+  switch (state) {
+    case 'pending':
+      return { ...base, state, reason: 'not-yet-tried', nextAttemptAtMs: namedAtMs, notBeforeMs: 0 }
+    case 'sending':
+      return {
+        ...base,
+        attemptsBegun: 1,
+        attempts: [{ number: 1, beganAtMs: namedAtMs }],
+        lastAmbiguousAtMs: namedAtMs,
+        claim: { owner: 'somebody', fence: 1, untilMs: namedAtMs + 40_000 },
+        state,
+        reason: 'in-flight',
+        nextAttemptAtMs: namedAtMs,
+        notBeforeMs: 0,
+      }
+    case 'accepted':
+      return { ...base, state, receipt, progress: 'processing', nextAction: null }
+    case 'unknown':
+      return { ...base, state, reason: 'window-over', receipt: null }
+    case 'succeeded':
+      return { ...base, state, receipt, settledAtMs }
+    case 'rejected':
+      return {
+        ...base,
+        state,
+        rejection: { kind: 'declined', code: 'card_declined', status: 402, behindKey: true },
+        settledAtMs,
+      }
+    case 'canceled':
+      return { ...base, state, by: 'caller', settledAtMs }
+  }
+}
+
+/** The states that a sample can be in, each once. */
+export const SAMPLE_STATES: readonly EntryState[] = [
+  'pending',
+  'sending',
+  'accepted',
+  'unknown',
+  'succeeded',
+  'rejected',
+  'canceled',
+]
+
+interface Site {
+  readonly place: StorePlace
+  readonly open: () => Promise<JournalStore>
+}
+
+const CASES: Readonly<Record<string, (site: Site) => Promise<void>>> = {
+  'an entry comes back as it was put in, in every state': async ({ open }) => {
+    const store = await open()
+    for (const [index, state] of SAMPLE_STATES.entries()) {
+      const entry = sampleEntry({ operationId: `order-${index}`, state })
+      same(await store.insert(entry, []), { inserted: true }, `insert in state ${state}`)
+      same(await store.get(entry.endpoint, entry.key), entry, `get in state ${state}`)
+    }
+    same(await store.get('https://api.example.com/', 'no such key'), undefined, 'get of an absent key')
+    same(await store.getByKey('no such key'), [], 'getByKey of an absent key')
+    same(
+      await store.history({ scope: 'org_1/test', kind: 'charge', operationId: 'no' }),
+      [],
+      'history of an absent name',
+    )
+  },
+
+  'insert takes an entry only if its name is exactly as seen': async ({ open }) => {
+    const store = await open()
+    const first = sampleEntry({ state: 'rejected', version: 3 })
+    const second = sampleEntry({ revision: 2 })
+    same(
+      await store.insert(first, [seenOf(second)]),
+      { inserted: false, found: [] },
+      'insert that saw what is not there',
+    )
+    await insert(store, first)
+    same(await store.insert(second, []), { inserted: false, found: [first] }, 'next revision, seen nothing')
+    const stale = { ...seenOf(first), version: 2 }
+    same(
+      await store.insert(second, [stale]),
+      { inserted: false, found: [first] },
+      'next revision, seen an older version',
+    )
+    const twice = [seenOf(first), seenOf(second)]
+    same(await store.insert(second, twice), { inserted: false, found: [first] }, 'next revision, seen too much')
+    same(await store.get(second.endpoint, second.key), undefined, 'what a refused insert left')
+    same(await store.insert(second, [seenOf(first)]), { inserted: true }, 'next revision, seen as it is')
+    const found = await store.insert(sampleEntry({ revision: 3 }), [seenOf(first)])
+    sameSet(found.inserted ? [] : found.found, [first, second], 'all revisions are found')
+  },
+
+  'insert takes an entry only if its endpoint and key are as seen': async ({ open }) => {
+    const store = await open()
+    const held = sampleEntry({ key: 'brought along' })
+    await insert(store, held)
+    const otherName = sampleEntry({ operationId: 'order-2', key: 'brought along' })
+    same(await store.insert(otherName, []), { inserted: false, found: [held] }, 'the same key under another name')
+    const otherPlace = sampleEntry({
+      operationId: 'order-2',
+      key: 'brought along',
+      endpoint: 'https://other.example.com/',
+    })
+    same(await store.insert(otherPlace, []), { inserted: true }, 'the same key and another name at another endpoint')
+    sameSet(await store.getByKey('brought along'), [held, otherPlace], 'getByKey')
+    same(await store.get(otherPlace.endpoint, 'brought along'), otherPlace, 'get by endpoint')
+  },
+
+  'an insert never writes over an entry, whatever was seen': async ({ open }) => {
+    const store = await open()
+    const held = sampleEntry({ state: 'succeeded', version: 4 })
+    await insert(store, held)
+    const again = sampleEntry({ body: 'other' })
+    same(await store.insert(again, [seenOf(held)]), { inserted: false, found: [held] }, 'insert over what was seen')
+    same(await store.get(held.endpoint, held.key), held, 'the entry that was there')
+  },
+
+  'a name is found under every endpoint': async ({ open }) => {
+    const store = await open()
+    const here = sampleEntry()
+    const there = sampleEntry({ endpoint: 'https://moved.example.com/' })
+    await insert(store, here)
+    same(await store.insert(there, []), { inserted: false, found: [here] }, 'the same name at another endpoint')
+    same(await store.insert(there, [seenOf(here)]), { inserted: true }, 'the same, seen')
+    sameSet(await store.history(here), [here, there], 'history')
+  },
+
+  'another scope, kind, subject or id is another name': async ({ open }) => {
+    const store = await open()
+    const entries = [
+      sampleEntry(),
+      sampleEntry({ scope: 'org_2/test' }),
+      sampleEntry({ kind: 'credits' }),
+      sampleEntry({ kind: 'usage', subject: 'api-calls' }),
+      sampleEntry({ kind: 'usage', subject: 'gigabytes' }),
+      sampleEntry({ kind: 'usage', subject: 'null' }),
+      sampleEntry({ kind: 'usage', subject: null }),
+      sampleEntry({ operationId: 'Order-1' }),
+      sampleEntry({ operationId: 'order-1 ' }),
+    ]
+    for (const entry of entries) await insert(store, entry)
+    for (const entry of entries) same(await store.get(entry.endpoint, entry.key), entry, 'get')
+    sameSet(
+      await store.history({ scope: 'org_1/test', kind: 'usage', operationId: 'order-1' }),
+      entries.slice(3, 7),
+      'all subjects',
+    )
+    same(
+      await store.history({ scope: 'org_2/test', kind: 'charge', operationId: 'order-1' }),
+      [entries[1]],
+      'own scope',
+    )
+  },
+
+  'odd names and bodies come back as they are': async ({ open }) => {
+    const store = await open()
+    const names = [
+      'é',
+      'e\u0301',
+      '中文 🧾',
+      `'";--\``,
+      '%',
+      '_',
+      '\\',
+      '../..',
+      '__proto__',
+      'null',
+      '0',
+      ' ',
+      'x'.repeat(255),
+      'y'.repeat(10_000),
+    ]
+    const body = `{"note":"\u0000\u2028 🧾 ${'z'.repeat(300_000)}"}`
+    const entries = names.map((name) =>
+      sampleEntry({ scope: name, kind: name, subject: name, operationId: name, endpoint: name, body }),
+    )
+    for (const entry of entries) await insert(store, entry)
+    for (const entry of entries) {
+      same(await store.get(entry.endpoint, entry.key), entry, 'get')
+      same(await store.history(entry), [entry], 'history')
+      same(await store.listDeliverable(entry, 10), { entries: [entry], unreadable: 0 }, 'listDeliverable')
+    }
+    sameSet(
+      (await store.countDeliverable()).map(({ endpoint }) => endpoint),
+      names,
+      'countDeliverable',
+    )
+  },
+
+  'no separator makes two names meet': async ({ open }) => {
+    const store = await open()
+    const entries = ['|', ':', '/', ' ', ',', '"', '","', '\\', '\u00a0', '\uffff', '.'].flatMap((mark) => [
+      sampleEntry({ scope: `a${mark}b`, kind: 'c', operationId: 'd', endpoint: `e${mark}f`, key: 'g' }),
+      sampleEntry({ scope: 'a', kind: `b${mark}c`, operationId: 'd', endpoint: 'e', key: `f${mark}g` }),
+      sampleEntry({ scope: 'a', kind: 'b', operationId: `c${mark}d`, endpoint: 'e', key: `f${mark}${mark}g` }),
+      sampleEntry({
+        scope: 'a',
+        kind: 'b',
+        subject: `c${mark}d`,
+        operationId: `${mark}e`,
+        endpoint: 'e',
+        key: `${mark}g`,
+      }),
+    ])
+    for (const entry of entries) await insert(store, entry)
+    for (const entry of entries) {
+      same(await store.history(entry), [entry], 'history')
+      same(await store.get(entry.endpoint, entry.key), entry, 'get')
+    }
+  },
+
+  'of fifty inserts of one entry at once exactly one wins': async ({ open }) => {
+    const stores = [await open(), await open()]
+    const entry = sampleEntry()
+    const results = await Promise.all(times(50, (index) => pick(stores, index).insert(entry, [])))
+    same(results.filter(({ inserted }) => inserted).length, 1, 'number of winners')
+    for (const result of results) if (!result.inserted) same(result.found, [entry], 'what the others found')
+    same(await collect((after) => pick(stores, 0).list({}, 100, after)), [entry], 'what is there')
+  },
+
+  'fifty inserts of different entries at once all win': async ({ open }) => {
+    const stores = [await open(), await open()]
+    const entries = times(50, (index) => sampleEntry({ operationId: `order-${index}` }))
+    const results = await Promise.all(entries.map((entry, index) => pick(stores, index).insert(entry, [])))
+    same(
+      results,
+      times(50, () => ({ inserted: true })),
+      'results',
+    )
+    sameSet(await collect((after) => pick(stores, 0).list({}, 7, after)), entries, 'what is there')
+  },
+
+  'replace is a compare-and-set on the version': async ({ open }) => {
+    const store = await open()
+    const first = sampleEntry()
+    same(await store.replace(sampleEntry({ version: 2 })), false, 'replace of an absent entry')
+    same(await store.get(first.endpoint, first.key), undefined, 'what it left')
+    await insert(store, first)
+    const neighbour = sampleEntry({ operationId: 'order-2' })
+    await insert(store, neighbour)
+    for (const version of [1, 3, 0])
+      same(await store.replace(sampleEntry({ version, state: 'sending' })), false, `version ${version} over 1`)
+    same(await store.get(first.endpoint, first.key), first, 'what a refused replace left')
+    same(await store.replace(sampleEntry({ version: 2, state: 'sending' })), true, 'version 2 over 1')
+    same(await store.replace(sampleEntry({ version: 2, state: 'succeeded' })), false, 'version 2 over 2')
+    same(
+      await store.replace(sampleEntry({ version: 3, endpoint: 'https://other.example.com/' })),
+      false,
+      'the same key at another endpoint',
+    )
+    same(await store.get(first.endpoint, first.key), sampleEntry({ version: 2, state: 'sending' }), 'get')
+    same(await store.get(neighbour.endpoint, neighbour.key), neighbour, 'its neighbour')
+  },
+
+  'of fifty replaces at once exactly one wins': async ({ open }) => {
+    const stores = [await open(), await open()]
+    await insert(pick(stores, 0), sampleEntry())
+    const wanted = times(50, (index) => sampleEntry({ version: 2, state: 'sending', body: `body ${index}` }))
+    const results = await Promise.all(wanted.map((entry, index) => pick(stores, index).replace(entry)))
+    same(results.filter(Boolean).length, 1, 'number of winners')
+    same(
+      await pick(stores, 1).get(sampleEntry().endpoint, sampleEntry().key),
+      wanted[results.indexOf(true)],
+      'what is there',
+    )
+  },
+
+  'what one store wrote another sees at once': async ({ open }) => {
+    const one = await open()
+    const other = await open()
+    await insert(one, sampleEntry())
+    same(await other.get(sampleEntry().endpoint, sampleEntry().key), sampleEntry(), 'an insert')
+    same(await other.replace(sampleEntry({ version: 2, state: 'succeeded' })), true, 'replace by the other')
+    same(await one.replace(sampleEntry({ version: 2, state: 'sending' })), false, 'replace by the one')
+    same((await one.get(sampleEntry().endpoint, sampleEntry().key))?.state, 'succeeded', 'a replace')
+    same(await one.bornAtMs(), await other.bornAtMs(), 'birth')
+  },
+
+  'nothing is shared with callers': async ({ open }) => {
+    const store = await open()
+    const entry = sampleEntry({ state: 'sending' })
+    await insert(store, entry)
+    spoil(entry)
+    const pristine = sampleEntry({ state: 'sending' })
+    const read = async (): Promise<unknown[]> => [
+      await store.get(pristine.endpoint, pristine.key),
+      ...(await store.getByKey(pristine.key)),
+      ...(await store.history(pristine)),
+      ...(await store.list({}, 10)).entries,
+      ...(await store.listDeliverable(pristine, 10)).entries,
+    ]
+    same(
+      await read(),
+      times(5, () => pristine),
+      'after the inserted object was changed',
+    )
+    for (const given of await read()) spoil(given as JournalEntry)
+    same(
+      await read(),
+      times(5, () => pristine),
+      'after the objects given out were changed',
+    )
+  },
+
+  'deliverable entries are listed in the order of naming, only those of the endpoint and scope': async ({ open }) => {
+    const store = await open()
+    const mine = await fill(store, 8, {})
+    await fill(store, 3, { scope: 'org_2/test' })
+    await fill(store, 2, { endpoint: 'https://other.example.com/', kind: 'credits' })
+    for (const state of SAMPLE_STATES.slice(2)) await insert(store, sampleEntry({ operationId: state, state }))
+    const sending = sampleEntry({ operationId: 'late', state: 'sending', namedAtMs: 1_760_000_999_000 })
+    await insert(store, sending)
+    same(
+      await store.listDeliverable({ endpoint: sending.endpoint, scope: sending.scope }, 100),
+      { entries: [...mine, sending], unreadable: 0 },
+      'all',
+    )
+    for (const limit of [1, 2, 3, 4, 8, 9]) {
+      same(
+        await collect((after) => store.listDeliverable(sending, limit, after), limit),
+        [...mine, sending],
+        `in pages of ${limit}`,
+      )
+    }
+    same(await store.listDeliverable({ endpoint: 'no', scope: 'no' }, 10), { entries: [], unreadable: 0 }, 'of nobody')
+    const counts = (await store.countDeliverable()).map(({ endpoint, scope, count }) => [endpoint, scope, count])
+    sameSet(
+      counts,
+      [
+        [sending.endpoint, sending.scope, 9],
+        [sending.endpoint, 'org_2/test', 3],
+        ['https://other.example.com/', sending.scope, 2],
+      ],
+      'countDeliverable',
+    )
+  },
+
+  'pages stay in place while entries are settled between them': async ({ open }) => {
+    const store = await open()
+    const other = await open()
+    const entries = await fill(store, 25, {})
+    const of = sampleEntry()
+    const settle = async (entry: JournalEntry): Promise<void> =>
+      same(
+        await store.replace({
+          ...sampleEntry({ ...entry, state: 'succeeded', version: entry.version + 1 }),
+          namedAtMs: entry.namedAtMs,
+        }),
+        true,
+        'settle',
+      )
+    const first = await store.listDeliverable(of, 10)
+    same(first.entries, entries.slice(0, 10), 'first page')
+    // All of the page just given, as a pass of delivery does, and two that are still to come.
+    for (const entry of [...entries.slice(0, 10), ...entries.slice(12, 14)]) await settle(entry)
+    check(typeof first.next === 'string', 'a cursor is text')
+    const second = await other.listDeliverable(of, 10, first.next)
+    same(second.entries, [...entries.slice(10, 12), ...entries.slice(14, 22)], 'second page')
+    for (const entry of second.entries) await settle(entry)
+    await insert(store, sampleEntry({ operationId: 'new', namedAtMs: 1_770_000_000_000 }))
+    const third = await store.listDeliverable(of, 3, second.next)
+    same(third.entries, entries.slice(22), 'third page')
+    const left = await collect((after) => store.listDeliverable(of, 10, after))
+    same(
+      left.map(({ operationId }) => operationId),
+      [...entries.slice(22).map(({ operationId }) => operationId), 'new'],
+      'what is left',
+    )
+  },
+
+  'an entry that leaves and comes back is counted right': async ({ open }) => {
+    const store = await open()
+    const of = sampleEntry()
+    await insert(store, sampleEntry())
+    for (const [index, state] of (['canceled', 'pending', 'sending', 'unknown', 'succeeded'] as const).entries()) {
+      same(await store.replace(sampleEntry({ version: index + 2, state })), true, `to ${state}`)
+      const count = state === 'pending' || state === 'sending' ? 1 : 0
+      same((await store.listDeliverable(of, 10)).entries.length, count, `listed when ${state}`)
+      same(
+        (await store.countDeliverable()).reduce((sum, one) => sum + one.count, 0),
+        count,
+        `counted when ${state}`,
+      )
+    }
+  },
+
+  'list filters by every field and pages over all states': async ({ open }) => {
+    const store = await open()
+    const entries: JournalEntry[] = []
+    for (const [index, state] of SAMPLE_STATES.entries()) {
+      for (const [place, scope] of ['org_1/test', 'org_2/test'].entries()) {
+        entries.push(
+          sampleEntry({
+            operationId: `order-${index}`,
+            kind: index % 2 === 0 ? 'charge' : 'credits',
+            endpoint: index < 4 ? 'one' : 'two',
+            scope,
+            state,
+            namedAtMs: 1_760_000_000_000 + index * 10 + place,
+          }),
+        )
+      }
+    }
+    for (const entry of entries) await insert(store, entry)
+    const filters: readonly ListFilter[] = [
+      {},
+      { endpoint: 'one' },
+      { scope: 'org_2/test' },
+      { kind: 'credits' },
+      { operationId: 'order-3' },
+      { states: ['succeeded', 'rejected', 'canceled'] },
+      { states: ['pending'] },
+      { states: [] },
+      { endpoint: undefined, states: undefined },
+      { endpoint: 'two', scope: 'org_1/test', kind: 'charge', states: ['succeeded', 'canceled'] },
+      { endpoint: 'one', operationId: 'order-6' },
+      { scope: 'org_3/test' },
+    ]
+    for (const filter of filters) {
+      const wanted = entries.filter((entry) => fits(entry, filter))
+      for (const limit of [1, 5, 100]) {
+        const given = await collect((after) => store.list(filter, limit, after), limit)
+        sameSet(given, wanted, `list ${JSON.stringify(filter)} in pages of ${limit}`)
+        const one = given.filter((entry) => entry.endpoint === 'one' && entry.scope === 'org_1/test')
+        same(
+          one,
+          one.toSorted((a, b) => a.namedAtMs - b.namedAtMs),
+          'the order within one endpoint and scope',
+        )
+      }
+    }
+  },
+
+  'its birth is constant and lies in the past': async ({ place, open }) => {
+    const before = Date.now()
+    const store = await open()
+    const bornAtMs = await store.bornAtMs()
+    // The wall clock may be set while the suite runs; a second is allowed for.
+    check(bornAtMs >= before - 1000 && bornAtMs <= Date.now() + 1000, `born at ${bornAtMs}, opened at ${before}`)
+    await insert(store, sampleEntry())
+    same(await store.bornAtMs(), bornAtMs, 'birth after an insert')
+    if (!place.keeps) return
+    await store.close()
+    await new Promise((resolve) => setTimeout(resolve, 5))
+    same(await (await open()).bornAtMs(), bornAtMs, 'birth after reopening')
+  },
+
+  'entries survive closing and opening, if the journal keeps': async ({ place, open }) => {
+    const store = await open()
+    same(store.durable, place.keeps, 'durable')
+    const entries = await fill(store, 5, {})
+    const settled = sampleEntry({ ...entries[0], version: 2, state: 'succeeded' })
+    same(await store.replace(settled), true, 'replace')
+    const page = await store.list({}, 2)
+    if (!place.keeps) return
+    await store.close()
+    const again = await open()
+    sameSet(await collect((after) => again.list({}, 2, after)), [settled, ...entries.slice(1)], 'what is there')
+    same((await again.listDeliverable(settled, 10)).entries, entries.slice(1), 'deliverable')
+    same((await again.list({}, 10, page.next)).entries, entries.slice(2), 'where the listing goes on')
+  },
+
+  'after close every call is refused with fault closed': async ({ open }) => {
+    const store = await open()
+    await insert(store, sampleEntry())
+    const lastCall = store.replace(sampleEntry({ version: 2, state: 'succeeded' }))
+    const closing = store.close()
+    same(await lastCall, true, 'a call that was open when it was closed')
+    await closing
+    await store.close()
+    const entry = sampleEntry({ operationId: 'order-2' })
+    const calls: Readonly<Record<string, () => Promise<unknown>>> = {
+      insert: () => store.insert(entry, []),
+      replace: () => store.replace(entry),
+      get: () => store.get(entry.endpoint, entry.key),
+      getByKey: () => store.getByKey(entry.key),
+      history: () => store.history(entry),
+      listDeliverable: () => store.listDeliverable(entry, 1),
+      countDeliverable: () => store.countDeliverable(),
+      list: () => store.list({}, 1),
+      bornAtMs: () => store.bornAtMs(),
+    }
+    for (const [name, call] of Object.entries(calls)) await refuses(call, 'closed', name)
+  },
+
+  'a store closed before its first use has no effect and is closed': async ({ open }) => {
+    const store = await open()
+    await store.close()
+    await refuses(() => store.bornAtMs(), 'closed', 'bornAtMs')
+  },
+
+  'closing one store leaves the others open': async ({ place, open }) => {
+    if (!place.keeps) return
+    const one = await open()
+    const other = await open()
+    await insert(one, sampleEntry())
+    await one.close()
+    same(await other.get(sampleEntry().endpoint, sampleEntry().key), sampleEntry(), 'get')
+    same(await other.replace(sampleEntry({ version: 2 })), true, 'replace')
+  },
+
+  'owner is one for all in this process, and not gone': async ({ open }) => {
+    const one = await open()
+    const other = await open()
+    check(typeof one.owner === 'string' && one.owner !== '', 'owner is a text')
+    same(other.owner, one.owner, 'owner of the other')
+    same(await one.isGone(one.owner), false, 'whether it is gone itself')
+    for (const stranger of ['', 'somebody', '1', 'x'.repeat(1000)])
+      same(await one.isGone(stranger), false, 'whether a stranger is gone')
+  },
+
+  'rows that cannot be read are counted, block their own name only, and stay as they are': async ({ place, open }) => {
+    if (place.putRaw === undefined) return
+    const store = await open()
+    const readable = sampleEntry({ operationId: 'order-2' })
+    await insert(store, readable)
+    const newer = sampleEntry({ namedAtMs: 1_760_000_000_001 })
+    await place.putRaw(newer, JSON.stringify({ ...newer, format: 999 }))
+    const torn = sampleEntry({ operationId: 'order-3', namedAtMs: 1_760_000_000_002 })
+    await place.putRaw(torn, '{"format":1,"vers')
+    const read = async (): Promise<void> => {
+      same(await store.list({}, 10), { entries: [readable], unreadable: 2 }, 'list')
+      same(await store.listDeliverable(readable, 10), { entries: [readable], unreadable: 2 }, 'listDeliverable')
+      const counted = await countUnreadable((after) => store.list({}, 1, after))
+      same(counted, 2, 'list in pages of one')
+      await refuses(() => store.get(newer.endpoint, newer.key), 'newer-format', 'get of a newer one')
+      await refuses(() => store.get(torn.endpoint, torn.key), 'damaged', 'get of a torn one')
+      await refuses(() => store.history(newer), 'newer-format', 'history of a newer one')
+      await refuses(() => store.getByKey(newer.key), 'newer-format', 'getByKey of a newer one')
+    }
+    await read()
+    await refuses(() => store.insert(newer, []), 'newer-format', 'insert over a newer one')
+    await refuses(() => store.insert(sampleEntry({ revision: 2 }), []), 'newer-format', 'next revision of a newer one')
+    await refuses(() => store.insert(torn, []), 'damaged', 'insert over a torn one')
+    await refuses(
+      () => store.replace({ ...newer, version: newer.version + 1 }),
+      'newer-format',
+      'replace of a newer one',
+    )
+    await refuses(() => store.replace({ ...torn, version: torn.version + 1 }), 'damaged', 'replace of a torn one')
+    await insert(store, sampleEntry({ operationId: 'order-4', state: 'succeeded', scope: 'org_2/test' }))
+    same((await store.listDeliverable(readable, 10)).unreadable, 2, 'unreadable afterwards')
+    await refuses(() => store.get(newer.endpoint, newer.key), 'newer-format', 'the newer one afterwards')
+  },
+}
+
+// --------------------------------------------------------------------------------------------------------- helpers
+
+async function insert(store: JournalStore, entry: JournalEntry): Promise<void> {
+  same(await store.insert(entry, []), { inserted: true }, `insert of ${entry.operationId}`)
+}
+
+/** Entries `order-0` and so on, each named a little later than the one before. */
+async function fill(store: JournalStore, count: number, sample: Sample): Promise<JournalEntry[]> {
+  const entries = times(count, (index) =>
+    sampleEntry({ ...sample, operationId: `order-${index}`, namedAtMs: 1_760_000_000_000 + index }),
+  )
+  for (const entry of entries) await insert(store, entry)
+  return entries
+}
+
+async function collect(page: (after: string | undefined) => Promise<Page>, limit = Infinity): Promise<JournalEntry[]> {
+  const entries: JournalEntry[] = []
+  await walk(page, (one) => {
+    check(one.entries.length <= limit, `a page of ${one.entries.length} entries, the limit is ${limit}`)
+    same(one.unreadable, 0, 'unreadable')
+    entries.push(...one.entries)
+  })
+  return entries
+}
+
+async function countUnreadable(page: (after: string | undefined) => Promise<Page>): Promise<number> {
+  let count = 0
+  await walk(page, (one) => {
+    count += one.unreadable
+  })
+  return count
+}
+
+async function walk(page: (after: string | undefined) => Promise<Page>, visit: (page: Page) => void): Promise<void> {
+  let after: string | undefined
+  for (let turn = 0; turn < 1000; turn++) {
+    const one = await page(after)
+    visit(one)
+    if (one.next === undefined) return
+    after = one.next
+  }
+  throw new Error('The pages have no end.')
+}
+
+function fits(entry: JournalEntry, filter: ListFilter): boolean {
+  const isField = (name: 'endpoint' | 'scope' | 'kind' | 'operationId'): boolean =>
+    filter[name] === undefined || filter[name] === entry[name]
+  return (
+    isField('endpoint') &&
+    isField('scope') &&
+    isField('kind') &&
+    isField('operationId') &&
+    (filter.states?.includes(entry.state) ?? true)
+  )
+}
+
+function seenOf({ endpoint, key, version }: JournalEntry): Seen {
+  return { endpoint, key, version }
+}
+
+/** Changes an entry in depth, as a careless caller could. */
+function spoil(entry: JournalEntry): void {
+  const open = entry as unknown as {
+    version: number
+    request: { body: string }
+    attempts: unknown[]
+    fingerprint: Record<string, string>
+  }
+  open.version = 99
+  open.request.body = 'spoiled'
+  open.attempts.push('spoiled')
+  open.fingerprint['spoiled'] = 'yes'
+}
+
+function times<T>(count: number, make: (index: number) => T): T[] {
+  return Array.from({ length: count }, (_, index) => make(index))
+}
+
+function pick<T>(list: readonly T[], index: number): T {
+  return list[index % list.length] as T
+}
+
+function check(holds: boolean, what: string): void {
+  if (!holds) throw new Error(what)
+}
+
+function same(actual: unknown, expected: unknown, what: string): void {
+  const [one, other] = [textOf(actual), textOf(expected)]
+  check(one === other, `${what}:\n  is        ${cut(one)}\n  should be ${cut(other)}`)
+}
+
+/** Where the contract promises no order. */
+function sameSet(actual: readonly unknown[], expected: readonly unknown[], what: string): void {
+  same(actual.map(textOf).toSorted(), expected.map(textOf).toSorted(), what)
+}
+
+function cut(text: string): string {
+  return text.length > 2000 ? `${text.slice(0, 2000)} …` : text
+}
+
+/** Equal for equal values, whatever the order of properties; absent and `undefined` are the same. */
+function textOf(value: unknown): string {
+  return (
+    JSON.stringify(value, (_, part: unknown) =>
+      typeof part === 'object' && part !== null && !Array.isArray(part)
+        ? Object.fromEntries(Object.entries(part).toSorted(([a], [b]) => (a < b ? -1 : 1)))
+        : part,
+    ) ?? 'undefined'
+  )
+}
+
+async function refuses(call: () => Promise<unknown>, fault: string, what: string): Promise<void> {
+  let answer: unknown
+  try {
+    answer = await call()
+  } catch (error) {
+    const { code, fault: given } = error as { code?: unknown; fault?: unknown }
+    check(
+      code === 'ERR_JOURNAL_UNAVAILABLE' && given === fault,
+      `${what}: refused with ${String(given)} (${String(error)}), should be ${fault}`,
+    )
+    return
+  }
+  throw new Error(`${what}: gave ${cut(textOf(answer))}, should have been refused with fault ${fault}`)
+}
