@@ -59,9 +59,8 @@ function fault({ from, to, typesOnly }: Arrow): string | undefined {
       if (target === 'model' || to === 'stores/store.ts' || to === 'stores/codec.ts') return undefined
       // The default of a runtime is one of the journals.
       if (target === 'stores' && from.startsWith('stores/default-')) return undefined
-      // A journal of several files keeps them in its own name: sqlite.ts, sqlite-worker.ts.
-      if (target === 'stores' && to.startsWith(from.replace(/\.ts$/, '-'))) return undefined
-      if (target === 'stores' && from.startsWith(to.replace(/\.ts$/, '-'))) return undefined
+      // A journal of several files keeps them under its own name: sqlite.ts, sqlite-worker.ts.
+      if (target === 'stores' && journalOf(to) === journalOf(from)) return undefined
       return target === 'stores' ? 'journals do not know each other' : 'a journal knows model and its contract'
     }
     case 'engine':
@@ -157,6 +156,7 @@ test.each<[from: string, to: string, typesOnly: boolean, allowed: boolean]>([
   ['model/entry.ts', 'engine/open.ts', true, false],
   ['stores/indexeddb.ts', 'idb-keyval', false, true],
   ['stores/memory.ts', 'stores/sqlite.ts', true, false],
+  ['stores/sqlite-worker.ts', 'stores/sqlite.ts', false, true],
   ['stores/sqlite.ts', 'node:sqlite', false, true],
   ['client.ts', 'node:fs', false, false],
   ['testing/receiver.ts', 'model/key.ts', true, false],
@@ -168,6 +168,10 @@ test.each<[from: string, to: string, typesOnly: boolean, allowed: boolean]>([
 
 function roomOf(path: string): string {
   return path.includes('/') ? path.slice(0, path.indexOf('/')) : path.replace(/\.ts$/, '')
+}
+
+function journalOf(path: string): string {
+  return posix.basename(path, '.ts').replace(/-.*/, '')
 }
 
 function packageOf(to: string): string {
