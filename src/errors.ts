@@ -185,7 +185,9 @@ export class DeliveryAbortedError extends BillingError {
 }
 
 /** Thrown by `unwrap` for an outcome that is not a success; the outcome says what is known. */
-export class NotSucceededError<O extends { readonly status: string; readonly key: string } = { readonly status: string; readonly key: string }> extends BillingError {
+export class NotSucceededError<
+  O extends { readonly status: string; readonly key: string } = { readonly status: string; readonly key: string },
+> extends BillingError {
   override readonly name = 'NotSucceededError'
   readonly code = 'ERR_NOT_SUCCEEDED'
   readonly outcome: O

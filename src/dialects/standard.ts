@@ -50,9 +50,13 @@ const MAX_KEY_LENGTH = 255
 export function standard(options: StandardOptions = {}): Dialect {
   const { keyRetentionMs = 86_400_000, longestRequestMs = 120_000, recordedRefusals = { charge: [402] } } = options
   if (keyRetentionMs !== 'unpublished' && !(keyRetentionMs > 0)) {
-    throw new InvalidInputError('keyRetentionMs', "keyRetentionMs must be a positive number of milliseconds or 'unpublished'.")
+    throw new InvalidInputError(
+      'keyRetentionMs',
+      "keyRetentionMs must be a positive number of milliseconds or 'unpublished'.",
+    )
   }
-  if (!(longestRequestMs > 0)) throw new InvalidInputError('longestRequestMs', 'longestRequestMs must be a positive number of milliseconds.')
+  if (!(longestRequestMs > 0))
+    throw new InvalidInputError('longestRequestMs', 'longestRequestMs must be a positive number of milliseconds.')
   return {
     name: 'standard',
     version: 1,
@@ -78,7 +82,8 @@ function classify(reply: HttpReply, asked: Asked, recordedRefusals: readonly num
   if (reply.isRedirect) return unclear('redirect', reply)
   if (status >= 200 && status < 300) return readSuccess(reply, asked)
   if (status >= 500) {
-    const isFinalFailure = isMarkedReplay(reply) || reply.headers['stripe-should-retry']?.trim().toLowerCase() === 'false'
+    const isFinalFailure =
+      isMarkedReplay(reply) || reply.headers['stripe-should-retry']?.trim().toLowerCase() === 'false'
     return isFinalFailure ? { kind: 'recorded-failure' } : unclear('server-error', reply)
   }
   if (status === 408) return unclear('server-error', reply)
@@ -91,7 +96,9 @@ function classify(reply: HttpReply, asked: Asked, recordedRefusals: readonly num
   const refusal = NOT_ACCEPTED[status]
   if (refusal) return { kind: 'not-accepted', reason: refusal, ...retryAfter(reply) }
   if (!error) {
-    return MISROUTED.includes(status) ? { kind: 'not-accepted', reason: 'misrouted', ...retryAfter(reply) } : unclear('unreadable-refusal', reply)
+    return MISROUTED.includes(status)
+      ? { kind: 'not-accepted', reason: 'misrouted', ...retryAfter(reply) }
+      : unclear('unreadable-refusal', reply)
   }
   return { kind: 'refused', rejection: rejectionOf(reply, error, recordedRefusals) }
 }
@@ -141,11 +148,14 @@ interface ReceivedError {
 function readError(reply: HttpReply): ReceivedError | undefined {
   const json = readJsonBody(reply)
   if (!json) return undefined
-  const isProblem = mediaType(reply) === 'application/problem+json' || (typeof json['type'] === 'string' && typeof json['title'] === 'string')
+  const isProblem =
+    mediaType(reply) === 'application/problem+json' ||
+    (typeof json['type'] === 'string' && typeof json['title'] === 'string')
   const error = json['error']
   if (isProblem) return errorOf(json, [json['code'], json['type']], json['detail'] ?? json['title'])
   if (isJsonObject(error)) return errorOf(json, [error['code'], error['type']], error['message'])
-  if (typeof error === 'string' && error !== '') return errorOf(json, [json['code'], error], json['message'] ?? json['error_description'])
+  if (typeof error === 'string' && error !== '')
+    return errorOf(json, [json['code'], error], json['message'] ?? json['error_description'])
   return undefined
 }
 

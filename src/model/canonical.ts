@@ -52,7 +52,8 @@ export function isJsonObject(value: unknown): value is JsonObject {
 function readValue(value: unknown, path: string, above: readonly object[]): JsonValue {
   switch (typeof value) {
     case 'string':
-      if (!isWellFormed(value)) throw new InvalidInputError(path, `${path} holds half a surrogate pair, which UTF-8 cannot carry.`)
+      if (!isWellFormed(value))
+        throw new InvalidInputError(path, `${path} holds half a surrogate pair, which UTF-8 cannot carry.`)
       return value
     case 'boolean':
       return value
@@ -75,7 +76,8 @@ function readNumber(value: number, path: string): number {
 
 function readContainer(value: object, path: string, above: readonly object[]): JsonValue {
   if (above.includes(value)) throw new InvalidInputError(path, `${path} refers to itself.`)
-  if (above.length >= MAX_DEPTH) throw new InvalidInputError(path, `${path} is nested more than ${MAX_DEPTH} levels deep.`)
+  if (above.length >= MAX_DEPTH)
+    throw new InvalidInputError(path, `${path} is nested more than ${MAX_DEPTH} levels deep.`)
   const within = [...above, value]
   if (Array.isArray(value)) {
     // Array.from, not map: a hole in a sparse array has to be seen and refused like `undefined`.
@@ -124,7 +126,11 @@ export function fingerprintOf(fields: JsonObject, asked: readonly string[]): Fin
 }
 
 /** Names of the fields in which two fingerprints differ, sorted, without those that either call called volatile. */
-export function differingFields(one: Fingerprint, other: Fingerprint, volatileFields: readonly string[]): readonly string[] {
+export function differingFields(
+  one: Fingerprint,
+  other: Fingerprint,
+  volatileFields: readonly string[],
+): readonly string[] {
   const names = new Set([...Object.keys(one), ...Object.keys(other)])
   return [...names].filter((name) => one[name] !== other[name] && !volatileFields.includes(name)).toSorted()
 }

@@ -102,6 +102,8 @@ export type SendingReason =
   | 'other-login'
   | 'no-credentials'
   | NotAccepted
+/** Why an entry waits without having been tried. */
+export type HoldReason = 'offline' | 'other-login' | 'no-credentials'
 export type UnknownReason =
   /** The receiver may have forgotten the key; sending again might be a second effect. */
   | 'window-over'
@@ -157,20 +159,51 @@ export interface EntryBase extends OperationName {
   readonly contradiction: Contradiction | null
 }
 
-export type PendingEntry = EntryBase & { readonly state: 'pending'; readonly reason: PendingReason; readonly nextAttemptAtMs: number }
-export type SendingEntry = EntryBase & { readonly state: 'sending'; readonly reason: SendingReason; readonly nextAttemptAtMs: number }
+/** When a deliverable entry may be tried again. */
+export interface Timing {
+  /** Our own pace: background delivery waits for it, a call or `resume()` need not. */
+  readonly nextAttemptAtMs: number
+  /** What the receiver asked for by `Retry-After`; nobody sends before it. 0 if it asked for nothing. */
+  readonly notBeforeMs: number
+}
+
+export type PendingEntry = EntryBase & Timing & { readonly state: 'pending'; readonly reason: PendingReason }
+export type SendingEntry = EntryBase & Timing & { readonly state: 'sending'; readonly reason: SendingReason }
 export type AcceptedEntry = EntryBase & {
   readonly state: 'accepted'
   readonly receipt: Receipt
   readonly progress: Progress
   readonly nextAction: JsonValue | null
 }
-export type UnknownEntry = EntryBase & { readonly state: 'unknown'; readonly reason: UnknownReason; readonly receipt: Receipt | null }
-export type SucceededEntry = EntryBase & { readonly state: 'succeeded'; readonly receipt: Receipt; readonly settledAtMs: number }
-export type RejectedEntry = EntryBase & { readonly state: 'rejected'; readonly rejection: Rejection; readonly settledAtMs: number }
-export type CanceledEntry = EntryBase & { readonly state: 'canceled'; readonly by: 'caller' | 'send-before'; readonly settledAtMs: number }
+export type UnknownEntry = EntryBase & {
+  readonly state: 'unknown'
+  readonly reason: UnknownReason
+  readonly receipt: Receipt | null
+}
+export type SucceededEntry = EntryBase & {
+  readonly state: 'succeeded'
+  readonly receipt: Receipt
+  readonly settledAtMs: number
+}
+export type RejectedEntry = EntryBase & {
+  readonly state: 'rejected'
+  readonly rejection: Rejection
+  readonly settledAtMs: number
+}
+export type CanceledEntry = EntryBase & {
+  readonly state: 'canceled'
+  readonly by: 'caller' | 'send-before'
+  readonly settledAtMs: number
+}
 
-export type JournalEntry = PendingEntry | SendingEntry | AcceptedEntry | UnknownEntry | SucceededEntry | RejectedEntry | CanceledEntry
+export type JournalEntry =
+  | PendingEntry
+  | SendingEntry
+  | AcceptedEntry
+  | UnknownEntry
+  | SucceededEntry
+  | RejectedEntry
+  | CanceledEntry
 export type EntryState = JournalEntry['state']
 /** Entries that may still be sent; no other ever is. */
 export type DeliverableEntry = PendingEntry | SendingEntry
@@ -233,6 +266,41 @@ export function windowEndsAtMs(entry: JournalEntry): number | null {
 
 // ------------------------------------------------------------------------------------------------- rules that move
 
+/** What an entry is made of; the rest follows. */
+export type EntryDraft = Omit<
+  EntryBase,
+  | 'format'
+  | 'version'
+  | 'attemptsBegun'
+  | 'attempts'
+  | 'droppedInDoubt'
+  | 'lastAmbiguousAtMs'
+  | 'claim'
+  | 'highestWallMs'
+  | 'contradiction'
+>
+
+/**
+ * A new entry, not tried yet. One whose event is older than the journal may have been sent by a journal that is gone: it is
+ * `sending` from the start, since nobody can vouch that it is without effect, and past its window it is unknown.
+ */
+export function newEntry(draft: EntryDraft, nowMs: number): JournalEntry {
+  const base: EntryBase = {
+    ...draft,
+    format: ENTRY_FORMAT,
+    version: 1,
+    attemptsBegun: 0,
+    attempts: [],
+    droppedInDoubt: 0,
+    lastAmbiguousAtMs: null,
+    claim: null,
+    highestWallMs: nowMs,
+    contradiction: null,
+  }
+  const timing = { reason: 'not-yet-tried', nextAttemptAtMs: nowMs, notBeforeMs: 0 } as const
+  return { ...base, state: draft.mayPredateJournal ? 'sending' : 'pending', ...timing }
+}
+
 /** What can happen to an entry. */
 export type EntryEvent =
   /** Somebody takes it for a time, without sending yet. */
@@ -240,18 +308,24 @@ export type EntryEvent =
   /** An attempt begins; durable before its first byte. */
   | { readonly kind: 'began'; readonly claim: Claim }
   /** The attempt just begun was stopped before the fetch. */
-  | { readonly kind: 'not-sent'; readonly attempt: number; readonly reason: PendingReason & SendingReason; readonly nextAttemptAtMs: number; readonly claim: Claim | null }
+  | {
+      readonly kind: 'not-sent'
+      readonly attempt: number
+      readonly reason: HoldReason | 'not-yet-tried'
+      readonly timing: Timing
+      readonly claim: Claim | null
+    }
   /** A reply came to an attempt, or it is known that none will. */
   | {
       readonly kind: 'replied'
       readonly attempt: number
       readonly verdict: Verdict
       readonly facts: ReplyFacts
-      readonly nextAttemptAtMs: number
+      readonly timing: Timing
       readonly claim: Claim | null
     }
   /** Nothing was begun: the entry waits, for a login or for the network. */
-  | { readonly kind: 'held'; readonly reason: PendingReason & SendingReason; readonly nextAttemptAtMs: number }
+  | { readonly kind: 'held'; readonly reason: HoldReason; readonly nextAttemptAtMs: number }
   /** Automatic delivery ends; evidence is needed. */
   | { readonly kind: 'ended'; readonly reason: UnknownReason }
   | { readonly kind: 'canceled'; readonly by: CanceledEntry['by'] }
@@ -259,7 +333,10 @@ export type EntryEvent =
   | { readonly kind: 'reopened'; readonly wanted: Reopening; readonly claim: Claim | null }
 
 /** What a re-opened entry takes from the call that names it again. */
-export type Reopening = Pick<EntryBase, 'request' | 'fingerprint' | 'expected' | 'volatileFields' | 'sendBeforeAtMs' | 'dialect'>
+export type Reopening = Pick<
+  EntryBase,
+  'request' | 'fingerprint' | 'expected' | 'volatileFields' | 'sendBeforeAtMs' | 'dialect'
+>
 
 /**
  * The entry after an event: the only way from one state to the next. An event that does not fit the state leaves the entry
@@ -284,14 +361,26 @@ function moved(entry: JournalEntry, event: EntryEvent, nowMs: number): JournalEn
     case 'replied':
       return replied(entry, event, nowMs)
     case 'held':
-      return isDeliverable(entry) ? { ...entry, reason: event.reason, nextAttemptAtMs: event.nextAttemptAtMs, claim: null } : entry
+      return isDeliverable(entry)
+        ? { ...entry, reason: event.reason, nextAttemptAtMs: event.nextAttemptAtMs, claim: null }
+        : entry
     case 'ended':
       return isDeliverable(entry) ? unknown(entry, event.reason, null) : entry
     case 'canceled':
-      return entry.state === 'pending' ? { ...baseOf(entry), state: 'canceled', by: event.by, settledAtMs: nowMs } : entry
+      return entry.state === 'pending'
+        ? { ...baseOf(entry), state: 'canceled', by: event.by, settledAtMs: nowMs }
+        : entry
     case 'reopened':
       return entry.state === 'canceled'
-        ? { ...baseOf(entry), ...event.wanted, state: 'pending', reason: 'not-yet-tried', nextAttemptAtMs: nowMs, claim: event.claim }
+        ? {
+            ...baseOf(entry),
+            ...event.wanted,
+            state: 'pending',
+            reason: 'not-yet-tried',
+            nextAttemptAtMs: nowMs,
+            notBeforeMs: 0,
+            claim: event.claim,
+          }
         : entry
     default:
       throw new UnreachableError(event, 'advance')
@@ -301,7 +390,9 @@ function moved(entry: JournalEntry, event: EntryEvent, nowMs: number): JournalEn
 function begun(entry: DeliverableEntry, claim: Claim, nowMs: number): SendingEntry {
   const number = entry.attemptsBegun + 1
   // One that never ended was cut off by a crash, or its sender still waits for the reply: it may have worked.
-  const before = entry.attempts.map((attempt): Attempt => (attempt.result === undefined ? { ...attempt, result: 'unrecorded' } : attempt))
+  const before = entry.attempts.map((attempt): Attempt =>
+    attempt.result === undefined ? { ...attempt, result: 'unrecorded' } : attempt,
+  )
   const all = [...before, { number, beganAtMs: nowMs }]
   const dropped = all.slice(0, -LISTED_ATTEMPTS)
   return {
@@ -309,6 +400,7 @@ function begun(entry: DeliverableEntry, claim: Claim, nowMs: number): SendingEnt
     state: 'sending',
     reason: 'in-flight',
     nextAttemptAtMs: nowMs,
+    notBeforeMs: 0,
     attemptsBegun: number,
     attempts: all.slice(-LISTED_ATTEMPTS),
     droppedInDoubt: entry.droppedInDoubt + dropped.filter((attempt) => !isCertainlyNotDone(attempt)).length,
@@ -322,7 +414,12 @@ function replied(entry: JournalEntry, event: EntryEvent & { kind: 'replied' }, n
   const { verdict } = event
   switch (verdict.kind) {
     case 'succeeded':
-      return applied(entry, event, verdict.receipt, nowMs, (base) => ({ ...base, state: 'succeeded', receipt: verdict.receipt, settledAtMs: nowMs }))
+      return applied(entry, event, verdict.receipt, nowMs, (base) => ({
+        ...base,
+        state: 'succeeded',
+        receipt: verdict.receipt,
+        settledAtMs: nowMs,
+      }))
     case 'accepted':
       return applied(entry, event, verdict.receipt, nowMs, (base) => ({
         ...base,
@@ -340,17 +437,30 @@ function replied(entry: JournalEntry, event: EntryEvent & { kind: 'replied' }, n
         : noted
     }
     case 'not-accepted':
-      return withReason(endAttempt(entry, event, { result: 'not-accepted', why: verdict.reason }, nowMs), verdict.reason)
+      return withReason(
+        endAttempt(entry, event, { result: 'not-accepted', why: verdict.reason }, nowMs),
+        verdict.reason,
+      )
     case 'busy':
       return orNoKey(withReason(endAttempt(entry, event, { result: 'busy' }, nowMs), 'busy'))
     case 'unclear':
-      return orNoKey(withReason(endAttempt(entry, event, { result: 'unclear', why: verdict.why }, nowMs), 'no-clear-reply'))
+      return orNoKey(
+        withReason(endAttempt(entry, event, { result: 'unclear', why: verdict.why }, nowMs), 'no-clear-reply'),
+      )
     case 'conflict':
       return unknownIfDeliverable(endAttempt(entry, event, { result: 'conflict' }, nowMs), 'key-conflict', null)
     case 'recorded-failure':
-      return unknownIfDeliverable(endAttempt(entry, event, { result: 'recorded-failure' }, nowMs), 'recorded-failure', null)
+      return unknownIfDeliverable(
+        endAttempt(entry, event, { result: 'recorded-failure' }, nowMs),
+        'recorded-failure',
+        null,
+      )
     case 'receipt-differs':
-      return unknownIfDeliverable(endAttempt(entry, event, { result: 'receipt-differs' }, nowMs), 'receipt-differs', verdict.receipt)
+      return unknownIfDeliverable(
+        endAttempt(entry, event, { result: 'receipt-differs' }, nowMs),
+        'receipt-differs',
+        verdict.receipt,
+      )
     default:
       throw new UnreachableError(verdict, 'replied')
   }
@@ -367,8 +477,13 @@ function applied(
   const word = event.verdict.kind === 'succeeded' ? 'succeeded' : 'accepted'
   const noted = endAttempt(entry, event, { result: word }, nowMs)
   const contradicts =
-    noted.state === 'rejected' || noted.state === 'canceled' || (noted.state === 'succeeded' && noted.receipt.id !== receipt.id)
-  if (contradicts) return noted.contradiction ? noted : { ...noted, contradiction: { atMs: nowMs, attempt: event.attempt, word, receipt } }
+    noted.state === 'rejected' ||
+    noted.state === 'canceled' ||
+    (noted.state === 'succeeded' && noted.receipt.id !== receipt.id)
+  if (contradicts)
+    return noted.contradiction
+      ? noted
+      : { ...noted, contradiction: { atMs: nowMs, attempt: event.attempt, word, receipt } }
   if (noted.state === 'succeeded' || (noted.state === 'accepted' && word === 'accepted')) return noted
   return settle(baseOf(noted))
 }
@@ -376,7 +491,12 @@ function applied(
 /** Writes the end of an attempt down, and follows from all attempts together whether the entry is pending or sending. */
 function endAttempt(
   entry: JournalEntry,
-  event: { readonly attempt: number; readonly facts?: ReplyFacts; readonly nextAttemptAtMs: number; readonly claim: Claim | null },
+  event: {
+    readonly attempt: number
+    readonly facts?: ReplyFacts
+    readonly timing: Timing
+    readonly claim: Claim | null
+  },
   end: { readonly result: AttemptResult; readonly why?: string },
   nowMs: number,
 ): JournalEntry {
@@ -389,8 +509,16 @@ function endAttempt(
   if (!isDeliverable(noted)) return noted
   // A late reply to an earlier attempt says nothing about when the attempt now under way may be followed by another.
   const isLatest = event.attempt === entry.attemptsBegun
-  const timing = isLatest ? { nextAttemptAtMs: event.nextAttemptAtMs, claim: event.claim } : { nextAttemptAtMs: noted.nextAttemptAtMs, claim: noted.claim }
-  if (isInDoubt(noted)) return { ...baseOf(noted), state: 'sending', reason: noted.state === 'sending' ? noted.reason : 'in-flight', ...timing }
+  const timing = isLatest
+    ? { ...event.timing, claim: event.claim }
+    : { nextAttemptAtMs: noted.nextAttemptAtMs, notBeforeMs: noted.notBeforeMs, claim: noted.claim }
+  if (isInDoubt(noted))
+    return {
+      ...baseOf(noted),
+      state: 'sending',
+      reason: noted.state === 'sending' ? noted.reason : 'in-flight',
+      ...timing,
+    }
   const window = noted.window.names === 'own' ? { ...noted.window, startAtMs: null } : noted.window
   return { ...baseOf(noted), window, state: 'pending', reason: 'not-sent', ...timing }
 }
@@ -421,7 +549,15 @@ function unknown(entry: JournalEntry, reason: UnknownReason, receipt: Receipt | 
 
 /** What entries of all states share, with the claim let go. */
 function baseOf(entry: JournalEntry): EntryBase {
-  const { state: _state, reason: _reason, nextAttemptAtMs: _next, receipt: _receipt, progress: _progress, ...rest } = entry as unknown as Record<string, unknown>
+  const {
+    state: _state,
+    reason: _reason,
+    nextAttemptAtMs: _next,
+    notBeforeMs: _asked,
+    receipt: _receipt,
+    progress: _progress,
+    ...rest
+  } = entry as unknown as Record<string, unknown>
   const { nextAction: _action, rejection: _rejection, by: _by, settledAtMs: _settled, ...base } = rest
   // What is left is the base: the names taken out above are all those that states add.
   return { ...(base as unknown as EntryBase), claim: null }

@@ -54,7 +54,10 @@ export function readName(value: unknown, field: string): string {
     throw new InvalidInputError(field, `${field} must be a non-empty string.`)
   }
   if (value.length > MAX_NAME_LENGTH) {
-    throw new InvalidInputError(field, `${field} has ${value.length} characters; at most ${MAX_NAME_LENGTH} are allowed, and nothing is cut off.`)
+    throw new InvalidInputError(
+      field,
+      `${field} has ${value.length} characters; at most ${MAX_NAME_LENGTH} are allowed, and nothing is cut off.`,
+    )
   }
   if (CONTROL.test(value) || !isWellFormed(value)) {
     throw new InvalidInputError(field, `${field} holds a control character or half a surrogate pair.`)
@@ -78,10 +81,16 @@ export interface KeyLimits {
  */
 export function readIdempotencyKey(value: unknown, limits: KeyLimits): IdempotencyKey {
   if (typeof value !== 'string' || !/^[!#-[\]-~]+$/.test(value)) {
-    throw new InvalidInputError('idempotencyKey', 'idempotencyKey must be visible ASCII without spaces, quotes and backslashes.')
+    throw new InvalidInputError(
+      'idempotencyKey',
+      'idempotencyKey must be visible ASCII without spaces, quotes and backslashes.',
+    )
   }
   if (value.length < limits.minLength || value.length > limits.maxLength) {
-    throw new InvalidInputError('idempotencyKey', `idempotencyKey has ${value.length} characters; this receiver takes ${limits.minLength} to ${limits.maxLength}.`)
+    throw new InvalidInputError(
+      'idempotencyKey',
+      `idempotencyKey has ${value.length} characters; this receiver takes ${limits.minLength} to ${limits.maxLength}.`,
+    )
   }
   return value as IdempotencyKey
 }
@@ -96,5 +105,10 @@ export function randomOperationId(): OperationId {
 }
 
 export function sameName(one: OperationName, other: OperationName): boolean {
-  return one.scope === other.scope && one.kind === other.kind && one.subject === other.subject && one.operationId === other.operationId
+  return (
+    one.scope === other.scope &&
+    one.kind === other.kind &&
+    one.subject === other.subject &&
+    one.operationId === other.operationId
+  )
 }

@@ -11,7 +11,10 @@ import { InvalidInputError } from '../errors.ts'
  */
 export function readAmount(value: unknown, field: string): number {
   if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < 1) {
-    throw new InvalidInputError(field, `${field} must be a whole number of minor units from 1 to 2^53 - 1; nothing is rounded or converted.`)
+    throw new InvalidInputError(
+      field,
+      `${field} must be a whole number of minor units from 1 to 2^53 - 1; nothing is rounded or converted.`,
+    )
   }
   return value
 }
@@ -23,7 +26,10 @@ export function readAmount(value: unknown, field: string): number {
 export function readQuantity(value: unknown, field: string): number | string {
   if (typeof value === 'number' && Number.isSafeInteger(value) && value >= 0 && !Object.is(value, -0)) return value
   if (typeof value === 'string' && /^(?:0|[1-9]\d{0,29})(?:\.\d{1,18})?$/.test(value)) return value
-  throw new InvalidInputError(field, `${field} must be a whole number from 0 to 2^53 - 1, or a decimal string such as '0.25'.`)
+  throw new InvalidInputError(
+    field,
+    `${field} must be a whole number from 0 to 2^53 - 1, or a decimal string such as '0.25'.`,
+  )
 }
 
 /**
@@ -39,7 +45,10 @@ export function readCurrency(value: unknown, field: string, anyCurrency: boolean
   }
   const known = knownCurrencies()
   if (known && !known.has(value.toUpperCase())) {
-    throw new InvalidInputError(field, `${field} '${value}' is not a currency this runtime knows; set anyCurrency: true to pass it on unchanged.`)
+    throw new InvalidInputError(
+      field,
+      `${field} '${value}' is not a currency this runtime knows; set anyCurrency: true to pass it on unchanged.`,
+    )
   }
   return value
 }

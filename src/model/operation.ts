@@ -61,8 +61,15 @@ export function defineWrite<P extends object, R extends Receipt, const V extends
   definition: WriteDefinition<P, R, V>,
 ): WriteDefinition<P, R, V> {
   readName(definition.kind, 'kind')
-  if (typeof definition.path !== 'string' || !/^[^/?#\s][^?#\s]*$/.test(definition.path) || definition.path.split('/').includes('..')) {
-    throw new InvalidInputError('path', 'path must be relative to baseUrl, such as v1/refunds, without query and fragment.')
+  if (
+    typeof definition.path !== 'string' ||
+    !/^[^/?#\s][^?#\s]*$/.test(definition.path) ||
+    definition.path.split('/').includes('..')
+  ) {
+    throw new InvalidInputError(
+      'path',
+      'path must be relative to baseUrl, such as v1/refunds, without query and fragment.',
+    )
   }
   if (!['POST', 'PUT', 'PATCH'].includes(definition.method)) {
     throw new InvalidInputError('method', 'method must be POST, PUT or PATCH.')
@@ -88,7 +95,8 @@ export interface Operation {
  * @throws {InvalidInputError} naming the field
  */
 export function readOperation<P extends object>(definition: WriteDefinition<P, Receipt, string>, params: P): Operation {
-  if (typeof params !== 'object' || params === null) throw new InvalidInputError('params', 'The parameters must be an object.')
+  if (typeof params !== 'object' || params === null)
+    throw new InvalidInputError('params', 'The parameters must be an object.')
   const asked = Object.keys(params).filter((name) => (params as Record<string, unknown>)[name] !== undefined)
   const fields: Record<string, JsonValue> = {}
   for (const [name, value] of Object.entries(definition.readParams(params))) {
@@ -147,7 +155,9 @@ export interface ChargeReceipt extends Receipt {
   readonly currency?: string
 }
 
-export function chargeWrite(options: { readonly anyCurrency: boolean }): WriteDefinition<ChargeParams, ChargeReceipt, ChargeVolatile> {
+export function chargeWrite(options: {
+  readonly anyCurrency: boolean
+}): WriteDefinition<ChargeParams, ChargeReceipt, ChargeVolatile> {
   return defineWrite({
     kind: 'charge',
     path: 'v1/charges',
@@ -171,7 +181,9 @@ export function chargeWrite(options: { readonly anyCurrency: boolean }): WriteDe
       if (!isAbsent(amount) && !isWholeNumber(amount)) return undefined
       if (!isAbsent(currency) && typeof currency !== 'string') return undefined
       const receipt = readReceipt(reply)
-      return receipt && { ...receipt, ...(isAbsent(amount) ? {} : { amount }), ...(isAbsent(currency) ? {} : { currency }) }
+      return (
+        receipt && { ...receipt, ...(isAbsent(amount) ? {} : { amount }), ...(isAbsent(currency) ? {} : { currency }) }
+      )
     },
   })
 }
@@ -209,7 +221,10 @@ export const usageWrite: WriteDefinition<UsageParams, UsageReceipt, UsageVolatil
       meter: readName(params.meter, 'meter'),
       quantity: readQuantity(params.quantity, 'quantity'),
       customer: readText(params.customer, 'customer'),
-      occurredAt: params.occurredAt === undefined ? undefined : new Date(readTimeMs(params.occurredAt, 'occurredAt')).toISOString(),
+      occurredAt:
+        params.occurredAt === undefined
+          ? undefined
+          : new Date(readTimeMs(params.occurredAt, 'occurredAt')).toISOString(),
       metadata: readMetadata(params.metadata),
     }
   },
@@ -236,29 +251,30 @@ export interface CreditsReceipt extends Receipt {
   readonly balance?: number | string
 }
 
-export const creditsWrite: WriteDefinition<CreditsParams, CreditsReceipt, CreditsVolatile> = /* @__PURE__ */ defineWrite({
-  kind: 'credits',
-  path: 'v1/credits/consume',
-  method: 'POST',
-  volatile: ['description', 'metadata'],
-  echoes: ['amount'],
-  readParams(params: CreditsParams) {
-    refuseUnknown(params, ['amount', 'account', 'description', 'metadata'])
-    return {
-      amount: readAmount(params.amount, 'amount'),
-      account: readText(params.account, 'account'),
-      description: readText(params.description, 'description'),
-      metadata: readMetadata(params.metadata),
-    }
-  },
-  readReceipt(reply): CreditsReceipt | undefined {
-    const { amount, balance } = reply
-    if (!isAbsent(amount) && !isWholeNumber(amount)) return undefined
-    if (!isAbsent(balance) && typeof balance !== 'number' && typeof balance !== 'string') return undefined
-    const receipt = readReceipt(reply)
-    return receipt && { ...receipt, ...(isAbsent(balance) ? {} : { balance }) }
-  },
-})
+export const creditsWrite: WriteDefinition<CreditsParams, CreditsReceipt, CreditsVolatile> =
+  /* @__PURE__ */ defineWrite({
+    kind: 'credits',
+    path: 'v1/credits/consume',
+    method: 'POST',
+    volatile: ['description', 'metadata'],
+    echoes: ['amount'],
+    readParams(params: CreditsParams) {
+      refuseUnknown(params, ['amount', 'account', 'description', 'metadata'])
+      return {
+        amount: readAmount(params.amount, 'amount'),
+        account: readText(params.account, 'account'),
+        description: readText(params.description, 'description'),
+        metadata: readMetadata(params.metadata),
+      }
+    },
+    readReceipt(reply): CreditsReceipt | undefined {
+      const { amount, balance } = reply
+      if (!isAbsent(amount) && !isWholeNumber(amount)) return undefined
+      if (!isAbsent(balance) && typeof balance !== 'number' && typeof balance !== 'string') return undefined
+      const receipt = readReceipt(reply)
+      return receipt && { ...receipt, ...(isAbsent(balance) ? {} : { balance }) }
+    },
+  })
 
 // --------------------------------------------------------------------------------------------------------- helpers
 
@@ -273,13 +289,17 @@ export function readReceipt(reply: JsonObject): Receipt | undefined {
 function refuseUnknown(params: object, known: readonly string[]): void {
   const unknown = Object.keys(params).find((name) => !known.includes(name))
   if (unknown !== undefined) {
-    throw new InvalidInputError(unknown, `${unknown} is not a parameter of this write; data of your own goes into metadata.`)
+    throw new InvalidInputError(
+      unknown,
+      `${unknown} is not a parameter of this write; data of your own goes into metadata.`,
+    )
   }
 }
 
 function readText(value: unknown, field: string): string | undefined {
   if (value === undefined) return undefined
-  if (typeof value !== 'string' || value === '') throw new InvalidInputError(field, `${field} must be a non-empty string.`)
+  if (typeof value !== 'string' || value === '')
+    throw new InvalidInputError(field, `${field} must be a non-empty string.`)
   return value
 }
 
@@ -292,9 +312,17 @@ function readMetadata(value: unknown): JsonObject | undefined {
 
 /** A `Date`, or RFC 3339 text. Text without a zone is refused: it would mean another moment on another machine. */
 function readTimeMs(value: unknown, field: string): number {
-  const atMs = value instanceof Date ? value.getTime() : typeof value === 'string' && RFC_3339.test(value) ? Date.parse(value) : Number.NaN
+  const atMs =
+    value instanceof Date
+      ? value.getTime()
+      : typeof value === 'string' && RFC_3339.test(value)
+        ? Date.parse(value)
+        : Number.NaN
   if (Number.isNaN(atMs)) {
-    throw new InvalidInputError(field, `${field} must be a Date or RFC 3339 text with a zone, such as 2026-11-30T18:00:00Z.`)
+    throw new InvalidInputError(
+      field,
+      `${field} must be a Date or RFC 3339 text with a zone, such as 2026-11-30T18:00:00Z.`,
+    )
   }
   return atMs
 }

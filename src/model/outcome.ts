@@ -89,12 +89,21 @@ export interface Contradicted<R extends Receipt = Receipt> extends OutcomeBase {
   readonly delivery: 'ended'
   readonly reason: 'contradicted'
   /** The state that was final, with its word. */
-  readonly settled: { readonly state: 'succeeded'; readonly receipt: R } | { readonly state: 'rejected'; readonly rejection: Rejection } | { readonly state: 'canceled' }
+  readonly settled:
+    | { readonly state: 'succeeded'; readonly receipt: R }
+    | { readonly state: 'rejected'; readonly rejection: Rejection }
+    | { readonly state: 'canceled' }
   /** The word that came later. */
   readonly contradiction: Contradiction
 }
 
-export type Outcome<R extends Receipt = Receipt> = Succeeded<R> | Accepted<R> | Rejected | Deferred | Canceled | Unknown<R>
+export type Outcome<R extends Receipt = Receipt> =
+  | Succeeded<R>
+  | Accepted<R>
+  | Rejected
+  | Deferred
+  | Canceled
+  | Unknown<R>
 
 /** A background call that is durable and not settled yet: it will be delivered. */
 export interface Queued extends OutcomeBase {
@@ -145,7 +154,13 @@ export function outcomeOf(entry: JournalEntry, context: OutcomeContext): Outcome
         ...(context.hint === undefined ? {} : { hint: context.hint }),
       }
     case 'unknown':
-      return { ...base, status: 'unknown', delivery: 'ended', reason: entry.reason, ...(entry.receipt ? { receipt: entry.receipt } : {}) }
+      return {
+        ...base,
+        status: 'unknown',
+        delivery: 'ended',
+        reason: entry.reason,
+        ...(entry.receipt ? { receipt: entry.receipt } : {}),
+      }
     default:
       throw new UnreachableError(entry, 'outcomeOf')
   }
@@ -163,7 +178,10 @@ export function queuedOf(entry: JournalEntry, context: OutcomeContext): Queued {
  */
 export function unwrap<R extends Receipt>(outcome: Outcome<R> | Queued): R {
   if (outcome.status === 'succeeded') return outcome.receipt
-  throw new NotSucceededError(`Operation ${outcome.operationId} (${outcome.kind}, key ${outcome.key}) ${SENTENCES[outcome.status](outcome)}`, outcome)
+  throw new NotSucceededError(
+    `Operation ${outcome.operationId} (${outcome.kind}, key ${outcome.key}) ${SENTENCES[outcome.status](outcome)}`,
+    outcome,
+  )
 }
 
 const SENTENCES: Record<Exclude<Outcome['status'] | 'queued', 'succeeded'>, (outcome: Outcome | Queued) => string> = {
@@ -180,7 +198,14 @@ const SENTENCES: Record<Exclude<Outcome['status'] | 'queued', 'succeeded'>, (out
 }
 
 function contradicted(entry: JournalEntry, base: OutcomeBase, contradiction: Contradiction): Contradicted {
-  return { ...base, status: 'unknown', delivery: 'ended', reason: 'contradicted', settled: settledOf(entry), contradiction }
+  return {
+    ...base,
+    status: 'unknown',
+    delivery: 'ended',
+    reason: 'contradicted',
+    settled: settledOf(entry),
+    contradiction,
+  }
 }
 
 function settledOf(entry: JournalEntry): Contradicted['settled'] {
@@ -206,4 +231,3 @@ function baseOf(entry: JournalEntry, context: OutcomeContext): OutcomeBase {
 function untilOf(atMs: number, nowMs: number): { retryAfterMs?: number } {
   return atMs > nowMs ? { retryAfterMs: atMs - nowMs } : {}
 }
-

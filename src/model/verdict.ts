@@ -67,7 +67,12 @@ export type NotAccepted = 'unauthorized' | 'rate-limited' | 'too-early' | 'misro
 /** What one reply means. */
 export type Verdict =
   | { readonly kind: 'succeeded'; readonly receipt: Receipt }
-  | { readonly kind: 'accepted'; readonly receipt: Receipt; readonly progress: Progress; readonly nextAction?: JsonValue }
+  | {
+      readonly kind: 'accepted'
+      readonly receipt: Receipt
+      readonly progress: Progress
+      readonly nextAction?: JsonValue
+    }
   /** The receipt is for another amount or currency than was asked: somebody has to look. */
   | { readonly kind: 'receipt-differs'; readonly receipt: Receipt }
   /** Nothing is known about the effect; asking again under the same key is safe. */

@@ -48,7 +48,9 @@ function parse(text: string): unknown {
 }
 
 function damaged(what: string): JournalUnavailableError {
-  return new JournalUnavailableError(`A stored entry cannot be read: ${what}. It was left as it is.`, { fault: 'damaged' })
+  return new JournalUnavailableError(`A stored entry cannot be read: ${what}. It was left as it is.`, {
+    fault: 'damaged',
+  })
 }
 
 type Check = (value: JsonValue | undefined) => boolean
@@ -59,7 +61,10 @@ const isWhole: Check = (value) => Number.isSafeInteger(value)
 const isTime: Check = (value) => typeof value === 'number' && Number.isFinite(value)
 const isFlag: Check = (value) => typeof value === 'boolean'
 const isList: Check = (value) => Array.isArray(value)
-const orNull = (check: Check): Check => (value) => value === null || check(value)
+const orNull =
+  (check: Check): Check =>
+  (value) =>
+    value === null || check(value)
 const isReceipt: Check = (value) => isJsonObject(value) && isText(value['id']) && isJsonObject(value['reply'])
 
 const SHAPE: Readonly<Record<string, Check>> = {
@@ -99,21 +104,28 @@ const SHAPE: Readonly<Record<string, Check>> = {
     isTime(value['marginMs']),
   sendBeforeAtMs: orNull(isTime),
   attemptsBegun: isWhole,
-  attempts: (value) => Array.isArray(value) && value.every((attempt) => isJsonObject(attempt) && isWhole(attempt['number']) && isTime(attempt['beganAtMs'])),
+  attempts: (value) =>
+    Array.isArray(value) &&
+    value.every((attempt) => isJsonObject(attempt) && isWhole(attempt['number']) && isTime(attempt['beganAtMs'])),
   droppedInDoubt: isWhole,
   lastAmbiguousAtMs: orNull(isTime),
-  claim: orNull((value) => isJsonObject(value) && isText(value['owner']) && isWhole(value['fence']) && isTime(value['untilMs'])),
+  claim: orNull(
+    (value) => isJsonObject(value) && isText(value['owner']) && isWhole(value['fence']) && isTime(value['untilMs']),
+  ),
   highestWallMs: isTime,
   contradiction: orNull((value) => isJsonObject(value) && isReceipt(value['receipt'])),
   state: (value) => typeof value === 'string' && Object.hasOwn(STATES, value),
 }
 
 const STATES: Readonly<Record<JournalEntry['state'], Readonly<Record<string, Check>>>> = {
-  pending: { reason: isText, nextAttemptAtMs: isTime },
-  sending: { reason: isText, nextAttemptAtMs: isTime },
+  pending: { reason: isText, nextAttemptAtMs: isTime, notBeforeMs: isTime },
+  sending: { reason: isText, nextAttemptAtMs: isTime, notBeforeMs: isTime },
   accepted: { receipt: isReceipt, progress: isText },
   unknown: { reason: isText, receipt: orNull(isReceipt) },
   succeeded: { receipt: isReceipt, settledAtMs: isTime },
-  rejected: { rejection: (value) => isJsonObject(value) && isText(value['kind']) && isFlag(value['behindKey']), settledAtMs: isTime },
+  rejected: {
+    rejection: (value) => isJsonObject(value) && isText(value['kind']) && isFlag(value['behindKey']),
+    settledAtMs: isTime,
+  },
   canceled: { by: isText, settledAtMs: isTime },
 }

@@ -4,11 +4,11 @@
  */
 import { JournalUnavailableError } from '../errors.ts'
 import type { JournalEntry } from '../model/entry.ts'
-import { isDeliverable } from '../model/entry.ts'
+import { isDeliverable, isOpen } from '../model/entry.ts'
 import { sameName } from '../model/key.ts'
 import { decodeEntry, encodeEntry } from './codec.ts'
 import { isAsSeen, matches } from './store.ts'
-import type { InsertResult, JournalStore, ListFilter, Page, Seen } from './store.ts'
+import type { InsertResult, JournalStore, ListFilter, OpenCount, Page, Seen } from './store.ts'
 
 /**
  * Makes a journal in memory. A crash or a reload forgets what was sent, so the next call of the same name sends again:
@@ -40,7 +40,9 @@ export function forgetfulJournal(): JournalStore {
     owner,
     // oxlint-disable-next-line typescript/require-await -- async turns a throw into a rejection
     async insert(entry: JournalEntry, seen: readonly Seen[]): Promise<InsertResult> {
-      const found = all().filter((other) => sameName(other, entry) || (other.endpoint === entry.endpoint && other.key === entry.key))
+      const found = all().filter(
+        (other) => sameName(other, entry) || (other.endpoint === entry.endpoint && other.key === entry.key),
+      )
       // An insert never writes over an entry, also when the caller says that it saw that one.
       if (!isAsSeen(found, seen) || rows.has(rowKey(entry.endpoint, entry.key))) return { inserted: false, found }
       rows.set(rowKey(entry.endpoint, entry.key), encodeEntry(entry))
@@ -63,7 +65,9 @@ export function forgetfulJournal(): JournalStore {
     },
     // oxlint-disable-next-line typescript/require-await
     async history(name): Promise<readonly JournalEntry[]> {
-      return all().filter((entry) => entry.scope === name.scope && entry.kind === name.kind && entry.operationId === name.operationId)
+      return all().filter(
+        (entry) => entry.scope === name.scope && entry.kind === name.kind && entry.operationId === name.operationId,
+      )
     },
     // oxlint-disable-next-line typescript/require-await
     async listDeliverable(of, limit, after): Promise<Page> {
@@ -79,17 +83,21 @@ export function forgetfulJournal(): JournalStore {
       return { entries, unreadable: 0 }
     },
     // oxlint-disable-next-line typescript/require-await
-    async countDeliverable() {
-      const counts = new Map<string, { endpoint: string; scope: string; count: number }>()
-      for (const { endpoint, scope } of all().filter(isDeliverable)) {
-        const row = counts.get(rowKey(endpoint, scope)) ?? { endpoint, scope, count: 0 }
-        counts.set(rowKey(endpoint, scope), { ...row, count: row.count + 1 })
+    async countOpen(): Promise<readonly OpenCount[]> {
+      const counts = new Map<string, OpenCount>()
+      for (const { endpoint, scope, state } of all().filter(isOpen)) {
+        const id = JSON.stringify([endpoint, scope, state])
+        counts.set(id, { endpoint, scope, state, count: (counts.get(id)?.count ?? 0) + 1 })
       }
       return [...counts.values()]
     },
     // oxlint-disable-next-line typescript/require-await
     async list(filter: ListFilter, limit: number, after?: string): Promise<Page> {
-      return page(all().filter((entry) => matches(entry, filter)), limit, after)
+      return page(
+        all().filter((entry) => matches(entry, filter)),
+        limit,
+        after,
+      )
     },
     // oxlint-disable-next-line typescript/require-await
     async bornAtMs(): Promise<number> {

@@ -17,6 +17,13 @@ export interface ListFilter {
   readonly states?: readonly EntryState[] | undefined
 }
 
+export interface OpenCount {
+  readonly endpoint: string
+  readonly scope: string
+  readonly state: EntryState
+  readonly count: number
+}
+
 /** Where a listing goes on; opaque outside the journal that made it, plain text. */
 export type Cursor = string
 
@@ -62,14 +69,25 @@ export interface JournalStore {
   /** Entries with this key under any endpoint. */
   getByKey(key: string): Promise<readonly JournalEntry[]>
   /** All revisions, under all subjects and endpoints, of an operation. */
-  history(name: { readonly scope: string; readonly kind: string; readonly operationId: string }): Promise<readonly JournalEntry[]>
+  history(name: {
+    readonly scope: string
+    readonly kind: string
+    readonly operationId: string
+  }): Promise<readonly JournalEntry[]>
   /**
    * Deliverable entries (pending, sending) of one endpoint and scope, the oldest naming first. Its cost does not grow with
    * the number of entries that are not deliverable.
    */
-  listDeliverable(of: { readonly endpoint: string; readonly scope: string }, limit: number, after?: Cursor): Promise<Page>
-  /** How many deliverable entries there are by endpoint and scope; costs no more than those are. */
-  countDeliverable(): Promise<readonly { readonly endpoint: string; readonly scope: string; readonly count: number }[]>
+  listDeliverable(
+    of: { readonly endpoint: string; readonly scope: string },
+    limit: number,
+    after?: Cursor,
+  ): Promise<Page>
+  /**
+   * How many open entries (pending, sending, accepted, unknown) there are by endpoint, scope and state. Its cost grows with
+   * the open entries only, not with what is final.
+   */
+  countOpen(): Promise<readonly OpenCount[]>
   /** Any entries; may read the whole journal. */
   list(filter: ListFilter, limit: number, after?: Cursor): Promise<Page>
   /** When the journal was created, in wall time: what is older may have been sent by a journal that is gone. */

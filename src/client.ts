@@ -1,0 +1,594 @@
+/**
+ * `createBillingClient` and what it returns. Each call is read here, opened (engine/open.ts), delivered (engine/deliver.ts)
+ * and answered with the outcome of its entry.
+ */
+import { abortedError, deliver } from './engine/deliver.ts'
+import type { Budget, Delivered, Delivery } from './engine/deliver.ts'
+import { startBackground } from './engine/background.ts'
+import { emitChange, journalFault } from './engine/context.ts'
+import type { Context } from './engine/context.ts'
+import { openEntry } from './engine/open.ts'
+import type { Call, Opened } from './engine/open.ts'
+import { runPass } from './engine/resume.ts'
+import type { ResumeProgress, ResumeSummary } from './engine/resume.ts'
+import { realRuntime } from './engine/runtime.ts'
+import type { Runtime } from './engine/runtime.ts'
+import { AmbiguousReferenceError, ClientClosedError, InvalidInputError, NotCancelableError } from './errors.ts'
+import { Events } from './events.ts'
+import type { Listener } from './events.ts'
+import { advance, glimpseOf, isDeliverable, windowEndsAtMs } from './model/entry.ts'
+import type { Attempt, EntryState, JournalEntry } from './model/entry.ts'
+import { readIdempotencyKey, readName, readOperationId } from './model/key.ts'
+import { readOperation } from './model/operation.ts'
+import type {
+  AnyWriteDefinition,
+  ChargeParams,
+  ChargeReceipt,
+  ChargeVolatile,
+  CreditsParams,
+  CreditsReceipt,
+  CreditsVolatile,
+  UsageParams,
+  UsageReceipt,
+  UsageVolatile,
+  WriteDefinition,
+} from './model/operation.ts'
+import { outcomeOf, queuedOf } from './model/outcome.ts'
+import type { Outcome, Queued } from './model/outcome.ts'
+import type { Receipt } from './model/verdict.ts'
+import { keyWindowMs, readMs, readOptions, refuseShortWindow, refuseUnknownOptions } from './options.ts'
+import type { BillingClientOptions } from './options.ts'
+
+/** Options of a call. Never changed and never remembered. `V` are the fields that may be volatile. */
+export interface WriteOptions<V extends string = string> {
+  /**
+   * Names the business event (`order-991`, `export:job-7`), never the attempt, the request or the queue job: whoever names the
+   * same event gets the same operation, under the same key. 1-255 characters without control characters.
+   */
+  readonly operationId: string
+  /**
+   * A genuinely new try after a definite rejection, under a new key: 1, 2, … Default is the latest that the journal holds, else
+   * 1. Keep the number with the order: for revisions that the journal does not hold, the caller vouches.
+   */
+  readonly revision?: number | undefined
+  /** When the event happened, in wall milliseconds; the age of the key counts from it. */
+  readonly eventAtMs?: number | undefined
+  /** Fields made afresh after a reload, such as a card token: not compared; what was stored is what is sent. */
+  readonly volatileFields?: readonly V[] | undefined
+  /** Resolve as soon as the entry is durable; it is delivered apart. Default `false`. */
+  readonly background?: boolean | undefined
+  /** Stops the waiting, not the operation. */
+  readonly signal?: AbortSignal | undefined
+  /** This call over all attempts and waits, in milliseconds. Default is the client's `retry.deadlineMs`. */
+  readonly deadlineMs?: number | undefined
+  /** A pending entry is canceled, not sent, this many milliseconds after it was named. Default 1 hour for charges, else none. */
+  readonly sendBeforeMs?: number | undefined
+  /** A key of your own, for moving from another system: visible ASCII within the receiver's limits. */
+  readonly idempotencyKey?: string | undefined
+  /** Opens an operation again that `cancel` ended, under the same key. Default `false`. */
+  readonly reopen?: boolean | undefined
+  /** Opens the next revision although the refusal is not on record behind the receiver's key. Default `false`. */
+  readonly despiteUnrecordedRefusal?: boolean | undefined
+}
+
+/**
+ * A billing write: takes effect once, however often it is called with the same `operationId`.
+ *
+ * Resolves when the receiver has answered or when trying on would be unsafe or too long; with `background: true` as soon as
+ * the entry is durable. The entry is durable before the first byte is sent, so a crash at any point is taken up by the next
+ * call, `resume()` or `start()`.
+ *
+ * @throws {InvalidInputError} a parameter or option is not usable; nothing was written or sent
+ * @throws {JournalUnavailableError} the entry could not be kept or read, so nothing was sent by the step that failed
+ * @throws {OperationConflictError} the operation exists with other parameters; nothing was sent by this call
+ * @throws {RevisionRefusedError} the next revision may not be opened now; nothing was written or sent by this call
+ * @throws {DeliveryAbortedError} the signal fired; the operation stays as it is in the journal
+ * @throws {ClientClosedError} nothing was written or sent
+ */
+export interface WriteCall<P extends object, R extends Receipt, V extends string> {
+  (params: P, options: WriteOptions<V> & { readonly background?: false | undefined }): Promise<Outcome<R>>
+  (params: P, options: WriteOptions<V>): Promise<Outcome<R> | Queued>
+}
+
+/** Names an operation, or one revision of it by its key. */
+export type OperationRef =
+  | {
+      readonly kind: string
+      readonly operationId: string
+      readonly subject?: string | undefined
+      readonly revision?: number | undefined
+    }
+  | { readonly key: string }
+
+/** Which entries `entries` gives; all conditions have to hold. */
+export interface EntriesFilter {
+  readonly kind?: string | undefined
+  readonly operationId?: string | undefined
+  readonly states?: readonly EntryState[] | undefined
+}
+
+/** What the journal holds of one revision, without the body. */
+export interface EntryView {
+  readonly key: string
+  readonly kind: string
+  readonly subject: string | null
+  readonly operationId: string
+  readonly revision: number
+  readonly state: EntryState
+  readonly namedAtMs: number
+  readonly eventAtMs: number | null
+  readonly attempts: readonly Attempt[]
+  readonly attemptsBegun: number
+  /** When background delivery tries again; `null` if nothing is sent any more. */
+  readonly nextAttemptAtMs: number | null
+  /** When the key may no longer be sent; `null` while nothing counts. */
+  readonly windowEndsAtMs: number | null
+  readonly outcome: Outcome
+}
+
+export interface ResumeOptions {
+  /** Over the whole pass for each entry, in milliseconds. Default is the client's `retry.deadlineMs`. */
+  readonly deadlineMs?: number | undefined
+  readonly onProgress?: ((progress: ResumeProgress) => void) | undefined
+}
+
+export interface BillingClient {
+  /** Charges money. Its receipt repeats amount and currency where the receiver does; a pending charge is canceled after an hour. */
+  readonly charge: WriteCall<ChargeParams, ChargeReceipt, ChargeVolatile>
+  /** Reports usage of a meter; the meter is part of the operation's name. */
+  readonly recordUsage: WriteCall<UsageParams, UsageReceipt, UsageVolatile>
+  /** Takes credits. */
+  readonly consumeCredits: WriteCall<CreditsParams, CreditsReceipt, CreditsVolatile>
+  /** A write of your own, made by `defineWrite`, through the same machinery. */
+  write<P extends object, R extends Receipt, V extends string>(
+    definition: WriteDefinition<P, R, V>,
+    params: P,
+    options: WriteOptions<V> & { readonly background?: false | undefined },
+  ): Promise<Outcome<R>>
+  write<P extends object, R extends Receipt, V extends string>(
+    definition: WriteDefinition<P, R, V>,
+    params: P,
+    options: WriteOptions<V>,
+  ): Promise<Outcome<R> | Queued>
+  /**
+   * Background delivery: deliverable entries of this scope and endpoint now, then on `online`, `visibilitychange`, `pageshow`
+   * and timers, which do not keep a process alive.
+   *
+   * @returns stops it; what is in flight ends by itself
+   */
+  start(): () => void
+  /**
+   * One pass over the deliverable entries of this scope and endpoint, oldest first; two at once are one.
+   *
+   * @throws {JournalUnavailableError} the journal could not be listed
+   * @throws {ClientClosedError} nothing was sent
+   */
+  resume(options?: ResumeOptions): Promise<ResumeSummary>
+  /**
+   * What the journal holds; without `revision` the latest is meant; `undefined` if it holds nothing.
+   *
+   * @throws {AmbiguousReferenceError} the reference fits several subjects
+   */
+  find(ref: OperationRef): Promise<Outcome | undefined>
+  /** The entries of this scope and endpoint, oldest first. */
+  entries(filter?: EntriesFilter): AsyncIterable<EntryView>
+  /**
+   * Cancels a pending entry, durably, and returns its outcome; naming it again needs `reopen: true`.
+   *
+   * @throws {NotCancelableError} it is not pending (it may have been sent), or the journal does not hold it
+   */
+  cancel(ref: OperationRef): Promise<Outcome>
+  /** Typed events of every transition and attempt; returns a function that ends it. A listener that throws changes nothing. */
+  subscribe(listener: Listener): () => void
+  /**
+   * No new work; resolves when the attempts in flight have ended. The default journal is closed too, one that was given in
+   * the options stays open.
+   */
+  close(): Promise<void>
+  [Symbol.asyncDispose](): Promise<void>
+}
+
+const KNOWN = [
+  'background',
+  'deadlineMs',
+  'despiteUnrecordedRefusal',
+  'eventAtMs',
+  'idempotencyKey',
+  'operationId',
+  'reopen',
+  'revision',
+  'sendBeforeMs',
+  'signal',
+  'volatileFields',
+] as const satisfies readonly (keyof WriteOptions)[]
+
+/**
+ * Makes a client. Touches nothing: no file, no database, no listener and no timer before the first call.
+ *
+ * @throws {InvalidInputError} naming the option that is not usable
+ */
+export function createBillingClient(options: BillingClientOptions): BillingClient {
+  return createClient(options, realRuntime(options?.fetch))
+}
+
+let clients = 0
+
+/** @internal The same in a world of the caller's; for tests. */
+export function createClient(options: BillingClientOptions, runtime: Runtime): BillingClient {
+  const settings = readOptions(options)
+  const closing = new AbortController()
+  const number = ++clients
+  const context: Context = {
+    settings,
+    store: settings.store,
+    runtime,
+    events: new Events(),
+    owner: () => `${settings.store.owner}#${number}`,
+    definitions: new Map(settings.writes.map((write) => [write.kind, write])),
+    deliveries: new Map(),
+    closing: closing.signal,
+  }
+  /** Openings under way by name, so that two calls in one tick become one entry and one delivery. */
+  const openings = new Map<string, Promise<unknown>>()
+  const queue = limiter(settings.concurrency)
+  let resuming: Promise<ResumeSummary> | undefined
+  let closed: Promise<void> | undefined
+
+  const refuseIfClosed = (): void => {
+    if (closing.signal.aborted)
+      throw new ClientClosedError('The client was closed. Nothing was written and nothing was sent by this call.')
+  }
+
+  // ---------------------------------------------------------------------------------------------------------- calls
+
+  const write = async (
+    definition: AnyWriteDefinition,
+    params: object,
+    callOptions: WriteOptions,
+  ): Promise<Outcome | Queued> => {
+    refuseIfClosed()
+    const { call, signal, deadlineMs } = readCall(context, definition, params, callOptions)
+    if (signal?.aborted) throw abortedError(undefined, false, signal)
+    const budget = budgetOf(deadlineMs)
+    return call.background ? await inBackground(call) : await directly(call, budget, signal)
+  }
+
+  const directly = async (call: Call, budget: Budget, signal: AbortSignal | undefined): Promise<Outcome> => {
+    const { opened, joined } = await exclusively(call, async () => {
+      const it = await openEntry(context, call)
+      // Joined before the next call of this name is let in, so that it finds this delivery under way.
+      return {
+        opened: it,
+        joined: it.kind === 'deliver' ? deliver(context, it.entry, it.begun).join(budget, signal) : undefined,
+      }
+    })
+    if (!joined) return outcome(opened.entry, false)
+    const delivered = await joined
+    return await outcomeOfDelivered(delivered)
+  }
+
+  const inBackground = async (call: Call): Promise<Outcome | Queued> => {
+    const opened = await exclusively(call, async () => ({ opened: await openEntry(context, call) }))
+    const { entry, kind } = opened.opened
+    if (kind === 'answer') return outcome(entry, false)
+    deliverLater(opened.opened)
+    return queuedOf(entry, { nowMs: runtime.nowMs(), source: 'journal', durable: settings.store.durable })
+  }
+
+  const deliverLater = (opened: Extract<Opened, { kind: 'deliver' }>): void => {
+    void queue(async () => {
+      if (closing.signal.aborted) return
+      // What goes wrong is told by events; there is nobody to reject to.
+      await deliver(context, opened.entry)
+        .join(budgetOf(undefined))
+        .catch(() => {})
+    })
+  }
+
+  /** One opening of a name at a time in this client. */
+  const exclusively = async <T>(
+    call: Call,
+    action: () => Promise<{ opened: Opened } & T>,
+  ): Promise<{ opened: Opened } & T> => {
+    const name = JSON.stringify([call.operation.kind, call.operation.subject, call.operationId])
+    const before = openings.get(name)
+    const mine = (async () => {
+      await before
+      refuseIfClosed()
+      return await action()
+    })()
+    const settled = mine.then(
+      () => {},
+      () => {},
+    )
+    openings.set(name, settled)
+    try {
+      return await mine
+    } finally {
+      if (openings.get(name) === settled) openings.delete(name)
+    }
+  }
+
+  const budgetOf = (deadlineMs: number | undefined): Budget => ({
+    attempts: settings.policy.maxAttempts,
+    deadlineAtMs: runtime.monotonicMs() + (deadlineMs ?? settings.policy.deadlineMs),
+    isPatient: true,
+  })
+
+  const outcome = (entry: JournalEntry, heardReceiver: boolean, hint?: string): Outcome =>
+    outcomeOf(entry, {
+      nowMs: runtime.nowMs(),
+      source: heardReceiver ? 'receiver' : 'journal',
+      durable: settings.store.durable,
+      hint,
+    })
+
+  const outcomeOfDelivered = async (delivered: Delivered): Promise<Outcome> => {
+    const { entry, heardReceiver } = delivered
+    const contradicted = entry.revision > 1 && isDeliverable(entry) ? await contradictedSibling(entry) : undefined
+    return contradicted ? outcome(contradicted, false) : outcome(entry, heardReceiver, hintOf(entry))
+  }
+
+  /** While a word contradicts an earlier revision, that is the answer to the whole operation. */
+  const contradictedSibling = async (entry: JournalEntry): Promise<JournalEntry | undefined> =>
+    (await revisionsOf(entry)).find((other) => other.contradiction !== null)
+
+  const hintOf = (entry: JournalEntry): string | undefined => {
+    const origin = runtime.origin()
+    const isNetworkOnly = entry.attempts.length > 1 && entry.attempts.every((attempt) => attempt.why === 'network')
+    if (origin === undefined || !isNetworkOnly || new URL(settings.baseUrl).origin === origin) return undefined
+    return `Every attempt failed without a reply and the receiver is of another origin: check that it allows the header ${entry.request.keyHeader.name} and this origin (Access-Control-Allow-Headers, Access-Control-Allow-Origin).`
+  }
+
+  // ----------------------------------------------------------------------------------------------------- the journal
+
+  const revisionsOf = async (
+    name: Pick<JournalEntry, 'kind' | 'operationId' | 'subject'>,
+  ): Promise<readonly JournalEntry[]> => {
+    const all = await read(() =>
+      context.store.history({ scope: settings.scope, kind: name.kind, operationId: name.operationId }),
+    )
+    return all.filter((entry) => entry.endpoint === settings.endpoint && entry.subject === name.subject)
+  }
+
+  const read = async <T>(action: () => Promise<T>): Promise<T> => {
+    try {
+      return await action()
+    } catch (error) {
+      const fault = journalFault(error, { sentByThisCall: false })
+      context.events.emit({ type: 'storage-fault', step: 'read', fault: fault.fault, atMs: runtime.nowMs() })
+      throw fault
+    }
+  }
+
+  /** The entry that a reference means. */
+  const entryOf = async (ref: OperationRef): Promise<JournalEntry | undefined> => {
+    if ('key' in ref) {
+      const entry = await read(() => context.store.get(settings.endpoint, readName(ref.key, 'key')))
+      return entry?.scope === settings.scope ? entry : undefined
+    }
+    const { kind, operationId, subject, revision } = ref
+    const all = await read(() =>
+      context.store.history({
+        scope: settings.scope,
+        kind: readName(kind, 'kind'),
+        operationId: readOperationId(operationId),
+      }),
+    )
+    const here = all.filter(
+      (entry) => entry.endpoint === settings.endpoint && (subject === undefined || entry.subject === subject),
+    )
+    const subjects = [...new Set(here.map((entry) => entry.subject))]
+    if (subjects.length > 1) {
+      throw new AmbiguousReferenceError(
+        `Operation ${operationId} (${kind}) is in the journal for ${subjects.length} subjects; name the subject.`,
+        subjects,
+      )
+    }
+    const contradicted = here.find((entry) => entry.contradiction !== null)
+    if (contradicted) return contradicted
+    return revision === undefined
+      ? here.toSorted((one, other) => one.revision - other.revision).at(-1)
+      : here.find((entry) => entry.revision === revision)
+  }
+
+  async function* entries(filter: EntriesFilter = {}): AsyncGenerator<EntryView> {
+    const { kind, operationId, states } = filter
+    let after: string | undefined
+    do {
+      const cursor = after
+      const page = await read(() =>
+        context.store.list(
+          { endpoint: settings.endpoint, scope: settings.scope, kind, operationId, states },
+          100,
+          cursor,
+        ),
+      )
+      for (const entry of page.entries) yield viewOf(entry)
+      after = page.next
+    } while (after !== undefined)
+  }
+
+  const viewOf = (entry: JournalEntry): EntryView => ({
+    key: entry.key,
+    kind: entry.kind,
+    subject: entry.subject,
+    operationId: entry.operationId,
+    revision: entry.revision,
+    state: entry.state,
+    namedAtMs: entry.namedAtMs,
+    eventAtMs: entry.eventAtMs,
+    attempts: entry.attempts,
+    attemptsBegun: entry.attemptsBegun,
+    nextAttemptAtMs: isDeliverable(entry) ? entry.nextAttemptAtMs : null,
+    windowEndsAtMs: windowEndsAtMs(entry),
+    outcome: outcome(entry, false),
+  })
+
+  const cancel = async (ref: OperationRef): Promise<Outcome> => {
+    refuseIfClosed()
+    for (;;) {
+      const entry = await entryOf(ref)
+      if (!entry) throw new NotCancelableError('The journal holds no such operation, so there is nothing to cancel.')
+      if (entry.state === 'canceled') return outcome(entry, false)
+      if (entry.state !== 'pending') {
+        throw new NotCancelableError(
+          `Operation ${entry.operationId} (${entry.kind}, key ${entry.key}) is ${entry.state} and cannot be canceled: only what is certainly without effect can.`,
+          { entry: glimpseOf(entry) },
+        )
+      }
+      const canceled = advance(entry, { kind: 'canceled', by: 'caller' }, runtime.nowMs())
+      if (await read(() => context.store.replace(canceled))) {
+        emitChange(context, entry, canceled)
+        return outcome(canceled, false)
+      }
+    }
+  }
+
+  // ------------------------------------------------------------------------------------------------------- deliveries
+
+  const resume = (resumeOptions: ResumeOptions = {}): Promise<ResumeSummary> => {
+    if (closing.signal.aborted)
+      return Promise.reject(new ClientClosedError('The client was closed. Nothing was sent by this call.'))
+    const deadlineMs = readMs(resumeOptions.deadlineMs, 'deadlineMs', settings.policy.deadlineMs, 1)
+    resuming ??= runPass(context, {
+      budget: () => budgetOf(deadlineMs),
+      isTaken: () => true,
+      onProgress: resumeOptions.onProgress,
+    })
+      .then(({ nextAttemptAtMs: _next, ...summary }) => summary)
+      .finally(() => {
+        resuming = undefined
+      })
+    return resuming
+  }
+
+  const close = (): Promise<void> => {
+    closed ??= (async () => {
+      closing.abort()
+      await Promise.all([...openings.values()])
+      await Promise.all([...context.deliveries.values()].map((delivery: Delivery) => delivery.ended))
+      if (settings.ownsStore) await context.store.close()
+    })()
+    return closed
+  }
+
+  const definitionOf = (kind: string): AnyWriteDefinition => {
+    const definition = context.definitions.get(kind)
+    if (!definition) throw new InvalidInputError('kind', `There is no write of kind ${kind}.`)
+    return definition
+  }
+
+  const typed = <P extends object, R extends Receipt, V extends string>(kind: string): WriteCall<P, R, V> =>
+    // The receipt is what the definition of this kind read, and `background` decides whether `queued` may come.
+    ((params: P, callOptions: WriteOptions<V>) => write(definitionOf(kind), params, callOptions)) as WriteCall<P, R, V>
+
+  return {
+    charge: typed('charge'),
+    recordUsage: typed('usage'),
+    consumeCredits: typed('credits'),
+    write: (async (definition: AnyWriteDefinition, params: object, callOptions: WriteOptions) => {
+      registerDefinition(context, definition)
+      return await write(definition, params, callOptions)
+    }) as BillingClient['write'],
+    start() {
+      refuseIfClosed()
+      return startBackground(context)
+    },
+    resume,
+    async find(ref) {
+      const entry = await entryOf(ref)
+      return entry && outcome(entry, false)
+    },
+    entries,
+    cancel,
+    subscribe: (listener) => context.events.subscribe(listener),
+    close,
+    [Symbol.asyncDispose]: close,
+  }
+}
+
+/** A kind is part of the key, so it has one meaning; the library's own kinds are taken. */
+function registerDefinition(context: Context, definition: AnyWriteDefinition): void {
+  const { settings } = context
+  const known = context.definitions.get(definition?.kind)
+  if (known === definition) return
+  if (known && settings.writes.some((write) => write.kind === definition.kind)) {
+    throw new InvalidInputError(
+      'kind',
+      `The kind ${definition.kind} is defined already; another write needs a kind of its own.`,
+    )
+  }
+  refuseShortWindow(
+    definition.kind,
+    keyWindowMs(settings.dialect, definition.kind, settings.windowMarginMs),
+    settings.policy,
+  )
+  context.definitions.set(definition.kind, definition)
+}
+
+function readCall(
+  context: Context,
+  definition: AnyWriteDefinition,
+  params: object,
+  options: WriteOptions,
+): { call: Call; signal: AbortSignal | undefined; deadlineMs: number | undefined } {
+  if (typeof options !== 'object' || options === null)
+    throw new InvalidInputError('options', 'The options must be an object with an operationId.')
+  refuseUnknownOptions(options, KNOWN, '')
+  const { settings } = context
+  const { revision, eventAtMs, idempotencyKey, signal, deadlineMs, sendBeforeMs } = options
+  const volatileFields = options.volatileFields ?? []
+  const allowed = definition.volatile ?? []
+  const stray = volatileFields.find((field) => !allowed.includes(field))
+  if (stray !== undefined)
+    throw new InvalidInputError('volatileFields', `${stray} cannot be volatile in a ${definition.kind}.`)
+  if (revision !== undefined && !(Number.isSafeInteger(revision) && revision >= 1)) {
+    throw new InvalidInputError('revision', 'revision must be a whole number from 1.')
+  }
+  if (eventAtMs !== undefined && !(typeof eventAtMs === 'number' && Number.isFinite(eventAtMs))) {
+    throw new InvalidInputError('eventAtMs', 'eventAtMs must be wall time in milliseconds.')
+  }
+  if (
+    signal !== undefined &&
+    !(typeof signal === 'object' && 'aborted' in signal && typeof signal.addEventListener === 'function')
+  ) {
+    throw new InvalidInputError('signal', 'signal must be an AbortSignal.')
+  }
+  return {
+    signal,
+    deadlineMs: deadlineMs === undefined ? undefined : readMs(deadlineMs, 'deadlineMs', 0, 1),
+    call: {
+      definition,
+      operationId: readOperationId(options.operationId),
+      operation: readOperation(definition, params),
+      revision,
+      idempotencyKey:
+        idempotencyKey === undefined ? undefined : readIdempotencyKey(idempotencyKey, settings.dialect.keyLimits),
+      eventAtMs,
+      volatileFields: [...volatileFields],
+      sendBeforeMs:
+        sendBeforeMs === undefined ? undefined : readMs(sendBeforeMs, 'sendBeforeMs', 0, 1, Number.MAX_SAFE_INTEGER),
+      reopen: options.reopen === true,
+      despiteUnrecordedRefusal: options.despiteUnrecordedRefusal === true,
+      background: options.background === true,
+    },
+  }
+}
+
+/** Runs at most `most` at a time, in the order they came. */
+function limiter(most: number): (action: () => Promise<void>) => Promise<void> {
+  let running = 0
+  const waiting: (() => void)[] = []
+  return async (action) => {
+    if (running >= most) await new Promise<void>((resolve) => waiting.push(resolve))
+    else running += 1
+    try {
+      await action()
+    } finally {
+      const next = waiting.shift()
+      if (next) next()
+      else running -= 1
+    }
+  }
+}

@@ -1,0 +1,74 @@
+/**
+ * What the parts of the engine share: settings, journal, world, observers, and the deliveries under way in this client.
+ */
+import { JournalUnavailableError } from '../errors.ts'
+import type { Dialect } from '../dialects/dialect.ts'
+import type { Events } from '../events.ts'
+import type { JournalEntry } from '../model/entry.ts'
+import type { AnyWriteDefinition } from '../model/operation.ts'
+import type { Settings } from '../options.ts'
+import type { JournalStore } from '../stores/store.ts'
+import type { Delivery } from './deliver.ts'
+import type { Runtime } from './runtime.ts'
+
+export interface Context {
+  readonly settings: Settings
+  readonly store: JournalStore
+  readonly runtime: Runtime
+  readonly events: Events
+  /** This client as a holder of claims: the process or tab, and which client in it. */
+  readonly owner: () => string
+  /** Definitions by kind: the library's own, those of the options, and those of `write` calls. */
+  readonly definitions: Map<string, AnyWriteDefinition>
+  /** Deliveries under way, by key; a second call joins instead of starting another. */
+  readonly deliveries: Map<string, Delivery>
+  /** Fires when the client is closed. */
+  readonly closing: AbortSignal
+}
+
+export function dialectOf(context: Context, entry: JournalEntry): Dialect | undefined {
+  return context.settings.dialects.find(
+    (dialect) => dialect.name === entry.dialect.name && dialect.version === entry.dialect.version,
+  )
+}
+
+/** What every event about an entry says. */
+export function about(
+  context: Context,
+  entry: JournalEntry,
+): { key: string; kind: string; revision: number; atMs: number } {
+  return { key: entry.key, kind: entry.kind, revision: entry.revision, atMs: context.runtime.nowMs() }
+}
+
+/** Tells observers what changed between two versions of an entry, both durable. */
+export function emitChange(context: Context, before: JournalEntry | undefined, after: JournalEntry): void {
+  if (before?.state !== after.state) {
+    context.events.emit({
+      type: 'state',
+      ...about(context, after),
+      ...(before ? { from: before.state } : {}),
+      to: after.state,
+      ...('reason' in after ? { reason: after.reason } : {}),
+    })
+  }
+  if (after.contradiction && !before?.contradiction) {
+    context.events.emit({ type: 'contradiction', ...about(context, after), attempt: after.contradiction.attempt })
+  }
+}
+
+/** Whatever a journal throws becomes the one error that callers know; a journal of the user's own may throw anything. */
+export function journalFault(
+  error: unknown,
+  details: { sentByThisCall: boolean; entry?: JournalEntry | undefined },
+): JournalUnavailableError {
+  const { sentByThisCall, entry } = details
+  const glimpse = entry && { key: entry.key, state: entry.state }
+  const known = error instanceof JournalUnavailableError ? error : undefined
+  const message = known?.message ?? 'The journal failed.'
+  return new JournalUnavailableError(
+    sentByThisCall
+      ? `${message} An attempt of this call had left before.`
+      : `${message} Nothing was sent by this call.`,
+    { fault: known?.fault ?? 'unavailable', sentByThisCall, entry: glimpse, cause: error },
+  )
+}

@@ -1,0 +1,94 @@
+/**
+ * Whose credentials are at hand: asked afresh for each attempt, bounded in time, and checked against the scope of the entry,
+ * so that nobody pays another's bill. They are never stored.
+ */
+import { InvalidInputError } from '../errors.ts'
+import type { HoldReason } from '../model/entry.ts'
+import type { Runtime } from './runtime.ts'
+
+export interface CredentialsRequest {
+  /** The scope of the entry that is to be sent. */
+  readonly scope: string
+  /** The attempt that is about to be made, from 1. */
+  readonly attempt: number
+  /** Status of the reply before, such as 401 when a token ran out; absent at the first attempt and after a lost reply. */
+  readonly previousStatus?: number
+}
+
+export interface Credentials {
+  /** Whose these are; other than the entry's scope and nothing is sent. */
+  readonly scope: string
+  /** Such as `authorization`; never the key header or the content type. */
+  readonly headers: Readonly<Record<string, string>>
+}
+
+export type CredentialsOption = (request: CredentialsRequest) => Credentials | Promise<Credentials>
+
+export type AtHand = { readonly headers: Readonly<Record<string, string>> } | { readonly held: HoldReason }
+
+/** What would change the meaning of the stored bytes, or the key. */
+const FORBIDDEN = ['content-type', 'content-length', 'content-encoding', 'transfer-encoding', 'host', 'idempotency-key']
+
+/**
+ * Checks headers that a user gives.
+ *
+ * @throws {InvalidInputError} naming the header, never its value
+ */
+export function readFreshHeaders(headers: unknown, keyHeaderName: string): Readonly<Record<string, string>> {
+  if (typeof headers !== 'object' || headers === null)
+    throw new InvalidInputError('headers', 'headers must be an object of strings.')
+  const read: Record<string, string> = {}
+  for (const [name, value] of Object.entries(headers)) {
+    const lower = name.toLowerCase()
+    if (lower === keyHeaderName.toLowerCase() || FORBIDDEN.includes(lower)) {
+      throw new InvalidInputError(
+        `headers.${lower}`,
+        `The header ${lower} belongs to the stored request and cannot be set here.`,
+      )
+    }
+    if (typeof value !== 'string' || !isHeader(name, value)) {
+      throw new InvalidInputError(`headers.${lower}`, `The header ${lower} is not a string that HTTP can carry.`)
+    }
+    read[lower] = value
+  }
+  return read
+}
+
+function isHeader(name: string, value: string): boolean {
+  try {
+    new Headers([[name, value]])
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** Asks for credentials; resolves within `timeoutMs` and never rejects. */
+export async function askCredentials(
+  ask: CredentialsOption,
+  request: CredentialsRequest,
+  keyHeaderName: string,
+  timeoutMs: number,
+  runtime: Runtime,
+): Promise<AtHand> {
+  const timedOut = new AbortController()
+  const late = runtime.sleep(timeoutMs, timedOut.signal).then((): AtHand => ({ held: 'no-credentials' }))
+  const asked = (async (): Promise<AtHand> => {
+    const credentials: unknown = await ask(request)
+    if (
+      typeof credentials !== 'object' ||
+      credentials === null ||
+      !('scope' in credentials) ||
+      !('headers' in credentials)
+    ) {
+      return { held: 'no-credentials' }
+    }
+    if (credentials.scope !== request.scope) return { held: 'other-login' }
+    return { headers: readFreshHeaders(credentials.headers, keyHeaderName) }
+  })().catch((): AtHand => ({ held: 'no-credentials' }))
+  try {
+    return await Promise.race([asked, late])
+  } finally {
+    timedOut.abort()
+  }
+}

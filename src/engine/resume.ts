@@ -1,0 +1,176 @@
+/**
+ * One pass over what is deliverable, oldest first. It puts stored entries into the same loop that new ones go through;
+ * a restart is not a second path. Used by `resume()` and by background delivery.
+ */
+import type { DeliverableEntry, EntryState } from '../model/entry.ts'
+import { isDeliverable } from '../model/entry.ts'
+import { journalFault } from './context.ts'
+import type { Context } from './context.ts'
+import { deliver } from './deliver.ts'
+import type { Budget } from './deliver.ts'
+import type { OpenCount } from '../stores/store.ts'
+
+/** What a pass did. The first numbers count entries that were deliverable when it began. */
+export interface ResumeSummary {
+  readonly total: number
+  readonly succeeded: number
+  readonly accepted: number
+  readonly rejected: number
+  readonly canceled: number
+  /** Delivery ended without an answer; evidence is needed. */
+  readonly unknown: number
+  /** Still deliverable: waiting for the receiver's time, a login, the network, or another process that works on them. */
+  readonly waiting: number
+  /** The journal failed for these; they are as they were. */
+  readonly failed: number
+  /** Rows that this version cannot read; they are as they were. */
+  readonly unreadable: number
+  /** Open entries of this scope and endpoint that are never sent: they need evidence. */
+  readonly needEvidence: { readonly accepted: number; readonly unknown: number }
+  /** Deliverable entries of other endpoints and scopes, which only a client for those sends. */
+  readonly elsewhere: readonly { readonly endpoint: string; readonly scope: string; readonly count: number }[]
+}
+
+export interface ResumeProgress {
+  /** Entries that this pass is done with. */
+  readonly done: number
+  /** Deliverable entries found so far. */
+  readonly found: number
+}
+
+export interface Pass {
+  readonly budget: () => Budget
+  /** Which entries are taken up; the others count as waiting. */
+  readonly isTaken: (entry: DeliverableEntry) => boolean
+  readonly onProgress?: ((progress: ResumeProgress) => void) | undefined
+  readonly signal?: AbortSignal | undefined
+}
+
+const PAGE = 64
+
+/**
+ * Makes one pass.
+ *
+ * @throws {JournalUnavailableError} the journal could not be listed
+ */
+export async function runPass(
+  context: Context,
+  pass: Pass,
+): Promise<ResumeSummary & { readonly nextAttemptAtMs: number | undefined }> {
+  const { settings, store, runtime, events } = context
+  const counts: Record<EntryState | 'waiting' | 'failed', number> = {
+    pending: 0,
+    sending: 0,
+    accepted: 0,
+    rejected: 0,
+    canceled: 0,
+    succeeded: 0,
+    unknown: 0,
+    waiting: 0,
+    failed: 0,
+  }
+  let found = 0
+  let done = 0
+  let unreadable = 0
+  let nextAttemptAtMs: number | undefined
+  const tell = (): void => {
+    try {
+      pass.onProgress?.({ done, found })
+    } catch {
+      // Whoever watches must not be able to stop the work.
+    }
+  }
+  const isOver = (): boolean => context.closing.aborted || pass.signal?.aborted === true
+
+  const take = async (entry: DeliverableEntry): Promise<void> => {
+    let last = entry
+    if (pass.isTaken(entry) && !isOver()) {
+      try {
+        const delivered = await deliver(context, entry).join(pass.budget(), pass.signal)
+        if (!isDeliverable(delivered.entry)) {
+          counts[delivered.entry.state] += 1
+          return
+        }
+        last = delivered.entry
+      } catch {
+        // Told by an event already; the entry is as it was, and the others are not held up.
+        counts.failed += 1
+        return
+      }
+    }
+    counts.waiting += 1
+    nextAttemptAtMs = Math.min(nextAttemptAtMs ?? Infinity, last.nextAttemptAtMs)
+  }
+
+  const open = await listed(context, () => store.countOpen())
+  const working = new Set<Promise<void>>()
+  let after: string | undefined
+  do {
+    const cursor = after
+    const page = await listed(context, () =>
+      store.listDeliverable({ endpoint: settings.endpoint, scope: settings.scope }, PAGE, cursor),
+    )
+    unreadable += page.unreadable
+    found += page.entries.length
+    tell()
+    for (const entry of page.entries) {
+      if (!isDeliverable(entry)) continue
+      if (working.size >= settings.concurrency) await Promise.race(working)
+      const work: Promise<void> = take(entry).finally(() => {
+        working.delete(work)
+        done += 1
+        tell()
+      })
+      working.add(work)
+    }
+    after = page.next
+  } while (after !== undefined && !isOver())
+  await Promise.all(working)
+
+  const isHere = (one: OpenCount): boolean => one.endpoint === settings.endpoint && one.scope === settings.scope
+  const countHere = (state: EntryState): number => open.find((one) => isHere(one) && one.state === state)?.count ?? 0
+  const elsewhere = deliverableElsewhere(open.filter((one) => !isHere(one)))
+  for (const { endpoint, count } of elsewhere) {
+    events.emit({
+      type: 'left-alone',
+      why: endpoint === settings.endpoint ? 'other-scope' : 'other-endpoint',
+      count,
+      atMs: runtime.nowMs(),
+    })
+  }
+  if (unreadable > 0) events.emit({ type: 'left-alone', why: 'unreadable', count: unreadable, atMs: runtime.nowMs() })
+  return {
+    total: found,
+    succeeded: counts.succeeded,
+    accepted: counts.accepted,
+    rejected: counts.rejected,
+    canceled: counts.canceled,
+    unknown: counts.unknown,
+    waiting: counts.waiting,
+    failed: counts.failed,
+    unreadable,
+    needEvidence: { accepted: countHere('accepted') + counts.accepted, unknown: countHere('unknown') + counts.unknown },
+    elsewhere,
+    nextAttemptAtMs,
+  }
+}
+
+function deliverableElsewhere(others: readonly OpenCount[]): { endpoint: string; scope: string; count: number }[] {
+  const sums = new Map<string, { endpoint: string; scope: string; count: number }>()
+  for (const { endpoint, scope, state, count } of others) {
+    if (state !== 'pending' && state !== 'sending') continue
+    const id = JSON.stringify([endpoint, scope])
+    sums.set(id, { endpoint, scope, count: (sums.get(id)?.count ?? 0) + count })
+  }
+  return [...sums.values()]
+}
+
+async function listed<T>(context: Context, action: () => Promise<T>): Promise<T> {
+  try {
+    return await action()
+  } catch (error) {
+    const fault = journalFault(error, { sentByThisCall: false })
+    context.events.emit({ type: 'storage-fault', step: 'list', fault: fault.fault, atMs: context.runtime.nowMs() })
+    throw fault
+  }
+}

@@ -1,0 +1,71 @@
+/**
+ * The world as the engine sees it: clocks, timers, chance, the network and the life of a page. Nothing here is touched before
+ * the engine asks; tests hand in a world of their own.
+ */
+
+export interface Runtime {
+  /** Wall time, for what outlives the process: windows, leases, next attempts. */
+  nowMs(): number
+  /** Monotonic time, for budgets inside the process; a change of the clock does not move it. */
+  monotonicMs(): number
+  /** From 0 up to, not including, 1. */
+  random(): number
+  /** Resolves after `ms`, or at once when the signal fires; never rejects. `idle` timers do not keep a process alive. */
+  sleep(ms: number, signal: AbortSignal, idle?: 'idle'): Promise<void>
+  readonly fetch: typeof fetch
+  /** `false` only where the runtime is sure that there is no network. */
+  isOnline(): boolean
+  /** Calls back when the page comes back to life or online; returns a function that stops it. */
+  onWake(listener: () => void): () => void
+  /** Where the page comes from; `undefined` outside a page. */
+  origin(): string | undefined
+}
+
+/** Timers hold no more than this; a longer one would fire at once. */
+const MAX_TIMER_MS = 2 ** 31 - 1
+
+/**
+ * The real world. `fetch` is looked up at each call, so that a mock that is installed later is used.
+ */
+export function realRuntime(fetchOfUser?: typeof fetch): Runtime {
+  return {
+    nowMs: () => Date.now(),
+    monotonicMs: () => performance.now(),
+    random: () => Math.random(),
+    sleep,
+    fetch: (input, init) => (fetchOfUser ?? globalThis.fetch)(input, init),
+    isOnline: () => typeof navigator === 'undefined' || navigator.onLine !== false,
+    onWake,
+    origin: () => (typeof location === 'undefined' ? undefined : location.origin),
+  }
+}
+
+async function sleep(ms: number, signal: AbortSignal, idle?: 'idle'): Promise<void> {
+  if (signal.aborted || ms <= 0) return
+  await new Promise<void>((resolve) => {
+    const wake = (): void => {
+      clearTimeout(timer)
+      signal.removeEventListener('abort', wake)
+      resolve()
+    }
+    const timer = setTimeout(wake, Math.min(ms, MAX_TIMER_MS))
+    // Node's timers are objects, a browser's are numbers.
+    if (idle && typeof timer === 'object') (timer as { unref?: () => void }).unref?.()
+    signal.addEventListener('abort', wake)
+  })
+}
+
+function onWake(listener: () => void): () => void {
+  if (typeof window === 'undefined' || typeof document === 'undefined') return () => {}
+  const whenVisible = (): void => {
+    if (document.visibilityState === 'visible') listener()
+  }
+  window.addEventListener('online', listener)
+  window.addEventListener('pageshow', listener)
+  document.addEventListener('visibilitychange', whenVisible)
+  return () => {
+    window.removeEventListener('online', listener)
+    window.removeEventListener('pageshow', listener)
+    document.removeEventListener('visibilitychange', whenVisible)
+  }
+}

@@ -1,0 +1,99 @@
+/**
+ * When to try again: stop, or wait until when. Pure; deliver.ts does the waiting.
+ */
+import type { JournalEntry, Timing } from '../model/entry.ts'
+import { isDeliverable } from '../model/entry.ts'
+import type { ReplyFacts, Verdict } from '../model/verdict.ts'
+
+export interface RetryPolicy {
+  /** Attempts of one call, the first one included. */
+  readonly maxAttempts: number
+  /** One attempt, from the first byte sent to the last byte read. */
+  readonly attemptTimeoutMs: number
+  /** One call, over all its attempts and waits. */
+  readonly deadlineMs: number
+  /** The first back-off is random between 0 and this. */
+  readonly baseDelayMs: number
+  /** No back-off within a call is longer. */
+  readonly maxDelayMs: number
+  /** No back-off of background delivery is longer. */
+  readonly maxBackgroundDelayMs: number
+  /** A longer `Retry-After` is taken as this. */
+  readonly maxRetryAfterMs: number
+  /** Statuses that a call retries itself beyond network errors, timeouts, 5xx and 409. */
+  readonly alsoStatuses: readonly number[]
+}
+
+export interface Turn {
+  /** The entry after the verdict. */
+  readonly entry: JournalEntry
+  readonly verdict: Verdict
+  readonly facts: ReplyFacts
+  /** Attempts made by this loop so far. */
+  readonly attemptsMade: number
+  readonly nowMs: number
+}
+
+export interface Step {
+  /** Whether this loop goes on if its callers can wait that long. */
+  readonly mayGoOn: boolean
+  /** When the loop would go on. */
+  readonly next: Timing
+  /** When background delivery tries again if the loop does not go on. */
+  readonly parked: Timing
+}
+
+/** What follows an attempt. A verdict that settled the entry leaves nothing to go on with. */
+export function nextStep(turn: Turn, policy: RetryPolicy, random: () => number): Step {
+  const { entry, verdict, nowMs } = turn
+  const askedMs =
+    'retryAfterMs' in verdict && verdict.retryAfterMs !== undefined
+      ? Math.min(verdict.retryAfterMs, policy.maxRetryAfterMs)
+      : undefined
+  // What the receiver asks for is kept; a little is added, so that those who were told the same do not come back as one.
+  const asked =
+    askedMs === undefined ? undefined : timing(nowMs + askedMs, random() * Math.min(askedMs, policy.baseDelayMs))
+  return {
+    mayGoOn: isDeliverable(entry) && isRetriedByCalls(verdict, turn.facts, policy),
+    next: asked ?? {
+      nextAttemptAtMs: nowMs + backoffMs(turn.attemptsMade, policy.baseDelayMs, policy.maxDelayMs, random),
+      notBeforeMs: 0,
+    },
+    parked: asked ?? {
+      nextAttemptAtMs: nowMs + backoffMs(entry.attemptsBegun, policy.baseDelayMs, policy.maxBackgroundDelayMs, random),
+      notBeforeMs: 0,
+    },
+  }
+}
+
+/**
+ * Exponential back-off with full jitter: the cap comes first and the jitter goes over the whole range, so that clients at the
+ * cap stay apart (Brooker, «Exponential Backoff And Jitter», AWS Architecture Blog, 2015).
+ *
+ * @param attempt the attempt that failed, from 1
+ */
+export function backoffMs(attempt: number, baseMs: number, capMs: number, random: () => number): number {
+  return random() * Math.min(capMs, baseMs * 2 ** Math.min(attempt - 1, 60))
+}
+
+/** Network errors, timeouts, 5xx and 409 and what else is a lost reply; others by choice only. */
+function isRetriedByCalls(verdict: Verdict, facts: ReplyFacts, policy: RetryPolicy): boolean {
+  if (verdict.kind === 'unclear' || verdict.kind === 'busy') return true
+  return facts.status !== undefined && policy.alsoStatuses.includes(facts.status)
+}
+
+function timing(notBeforeMs: number, jitterMs: number): Timing {
+  return { nextAttemptAtMs: notBeforeMs + jitterMs, notBeforeMs }
+}
+
+/** How long a call may last at most; a window shorter than this is refused at construction. */
+export function longestCallMs(policy: RetryPolicy): number {
+  const waitsMs = Array.from({ length: policy.maxAttempts - 1 }, (_, index) =>
+    Math.min(policy.maxDelayMs, policy.baseDelayMs * 2 ** index),
+  )
+  const attemptsMs = policy.maxAttempts * policy.attemptTimeoutMs
+  return Math.min(
+    policy.deadlineMs + policy.attemptTimeoutMs,
+    waitsMs.reduce((sum, ms) => sum + ms, attemptsMs),
+  )
+}

@@ -1,0 +1,103 @@
+/**
+ * One exchange with the receiver: bytes out, bytes in, the body included. It does not retry and does not judge a reply;
+ * deliver.ts does the one, the dialect the other.
+ */
+import ky from 'ky'
+import type { StoredRequest } from '../model/entry.ts'
+import type { Reply } from '../model/verdict.ts'
+import type { Runtime } from './runtime.ts'
+
+export interface Exchange {
+  readonly url: string
+  readonly request: StoredRequest
+  /** Credentials and trace headers, taken afresh for this attempt; they are not stored. */
+  readonly freshHeaders: Readonly<Record<string, string>>
+  readonly timeoutMs: number
+  /** Asked synchronously just before the fetch: `false` and nothing leaves. */
+  readonly mayLeave: () => boolean
+}
+
+/** What a dialect may look at, and what support asks for; nothing else of a reply's headers is kept. */
+const KEPT_HEADERS = [
+  'content-type',
+  'retry-after',
+  'date',
+  'idempotent-replayed',
+  'stripe-should-retry',
+  'request-id',
+  'x-request-id',
+]
+
+/**
+ * Sends once.
+ *
+ * @returns the reply; or `not-sent` if the fetch was never begun. Never rejects: whatever fetch throws once begun is a lost
+ *   reply, and message text is never looked at.
+ */
+export async function send(exchange: Exchange, runtime: Runtime): Promise<Reply | 'not-sent'> {
+  const controller = new AbortController()
+  let hasBegun = false
+  const guardedFetch: typeof fetch = (input, init) => {
+    if (!exchange.mayLeave()) throw new Error('not sent')
+    hasBegun = true
+    return runtime.fetch(input, init)
+  }
+  const { request } = exchange
+  const exchanged = (async (): Promise<Reply> => {
+    const response = await ky(exchange.url, {
+      method: request.method,
+      body: request.body,
+      headers: {
+        accept: 'application/json',
+        ...exchange.freshHeaders,
+        ...request.headers,
+        'content-type': request.contentType,
+        [request.keyHeader.name]: request.keyHeader.value,
+      },
+      // ky would retry what the journal does not see, and such a retry could outlive the key: so none, and no timeout of its
+      // own either, since it would not cover the body.
+      retry: 0,
+      timeout: false,
+      throwHttpErrors: false,
+      // A redirect may lead the write anywhere; it is never followed.
+      redirect: 'manual',
+      cache: 'no-store',
+      signal: controller.signal,
+      fetch: guardedFetch,
+    })
+    return await readReply(response, runtime)
+  })().catch((): Reply | 'not-sent' => (hasBegun ? { kind: 'lost', why: 'network' } : 'not-sent'))
+
+  // The race, because a fetch that does not heed its signal must not hold the attempt open for ever.
+  const timedOut = new AbortController()
+  const timeout = runtime
+    .sleep(exchange.timeoutMs, timedOut.signal)
+    .then((): Reply => ({ kind: 'lost', why: 'timeout' }))
+  try {
+    return await Promise.race([exchanged, timeout])
+  } finally {
+    timedOut.abort()
+    controller.abort()
+  }
+}
+
+async function readReply(response: Response, runtime: Runtime): Promise<Reply> {
+  const bytes = await response.arrayBuffer()
+  const body = decode(bytes)
+  if (body === undefined) return { kind: 'lost', why: 'undecodable' }
+  const headers: Record<string, string> = {}
+  for (const name of KEPT_HEADERS) {
+    const value = response.headers.get(name)
+    if (value !== null) headers[name] = value
+  }
+  const isRedirect = response.type === 'opaqueredirect' || (response.status >= 300 && response.status < 400)
+  return { kind: 'http', status: response.status, isRedirect, headers, body, receivedAtMs: runtime.nowMs() }
+}
+
+function decode(bytes: ArrayBuffer): string | undefined {
+  try {
+    return new TextDecoder('utf-8', { fatal: true }).decode(bytes)
+  } catch {
+    return undefined
+  }
+}

@@ -1,0 +1,86 @@
+/**
+ * The front door: the names a user needs, in the order of use. Exports only.
+ */
+export { createBillingClient } from './client.ts'
+export type {
+  BillingClient,
+  EntriesFilter,
+  EntryView,
+  OperationRef,
+  ResumeOptions,
+  WriteCall,
+  WriteOptions,
+} from './client.ts'
+export type { BillingClientOptions, RetryOptions } from './options.ts'
+export type { Credentials, CredentialsOption, CredentialsRequest } from './engine/credentials.ts'
+
+export { unwrap } from './model/outcome.ts'
+export type {
+  Accepted,
+  Canceled,
+  Contradicted,
+  Deferred,
+  Outcome,
+  OutcomeBase,
+  Queued,
+  Rejected,
+  Succeeded,
+  Unknown,
+  UnknownContinues,
+  UnknownEnded,
+} from './model/outcome.ts'
+export type {
+  ChargeParams,
+  ChargeReceipt,
+  ChargeVolatile,
+  CreditsParams,
+  CreditsReceipt,
+  CreditsVolatile,
+  UsageParams,
+  UsageReceipt,
+  UsageVolatile,
+} from './model/operation.ts'
+export type { NotAccepted, Progress, Receipt, Rejection } from './model/verdict.ts'
+
+export { defineWrite } from './model/operation.ts'
+export type { AnyWriteDefinition, EncodedBody, WriteDefinition } from './model/operation.ts'
+export { randomOperationId } from './model/key.ts'
+export type { IdempotencyKey, OperationId } from './model/key.ts'
+
+export { standard } from './dialects/standard.ts'
+export type { StandardOptions } from './dialects/standard.ts'
+export { forgetfulJournal } from './stores/memory.ts'
+
+export type { ResumeProgress, ResumeSummary } from './engine/resume.ts'
+export type { BillingEvent, Listener } from './events.ts'
+export {
+  AmbiguousReferenceError,
+  BackpressureError,
+  BillingError,
+  ClientClosedError,
+  DeliveryAbortedError,
+  InvalidInputError,
+  JournalUnavailableError,
+  NotCancelableError,
+  NotSucceededError,
+  OperationConflictError,
+  RevisionRefusedError,
+} from './errors.ts'
+export type { AnyBillingError, EntryGlimpse, JournalFault, RevisionRefusal } from './errors.ts'
+
+/** For those who write a journal or a dialect of their own. */
+export type { InsertResult, JournalStore, ListFilter, OpenCount, Page, Seen } from './stores/store.ts'
+export type { Asked, Dialect } from './dialects/dialect.ts'
+export type {
+  Attempt,
+  AttemptResult,
+  Claim,
+  EntryState,
+  HoldReason,
+  JournalEntry,
+  PendingReason,
+  SendingReason,
+  UnknownReason,
+} from './model/entry.ts'
+export type { HttpReply, Reply, Verdict } from './model/verdict.ts'
+export type { Fingerprint, JsonObject, JsonValue } from './model/canonical.ts'

@@ -1,0 +1,291 @@
+/**
+ * The one place where options are checked and defaults are filled in. Inside, everything is complete.
+ */
+import { defaultJournal } from '#default-store'
+import { standard } from './dialects/standard.ts'
+import type { Dialect } from './dialects/dialect.ts'
+import { readFreshHeaders } from './engine/credentials.ts'
+import type { CredentialsOption } from './engine/credentials.ts'
+import { longestCallMs } from './engine/schedule.ts'
+import type { RetryPolicy } from './engine/schedule.ts'
+import { InvalidInputError } from './errors.ts'
+import { readName } from './model/key.ts'
+import { chargeWrite, creditsWrite, defineWrite, usageWrite } from './model/operation.ts'
+import type { AnyWriteDefinition } from './model/operation.ts'
+import type { JournalStore } from './stores/store.ts'
+
+/** How often, how long and how slowly a call is tried. */
+export interface RetryOptions {
+  /** Attempts of one call, the first one included: 1 to 100. Default 5. */
+  readonly maxAttempts?: number | undefined
+  /** One attempt, in milliseconds, the reply's body included. Default 30,000. */
+  readonly attemptTimeoutMs?: number | undefined
+  /** One call over all attempts and waits, in milliseconds of monotonic time. Default 60,000. */
+  readonly deadlineMs?: number | undefined
+  /** The first back-off is random between 0 and this many milliseconds; it doubles from there. Default 500. */
+  readonly baseDelayMs?: number | undefined
+  /** No back-off within a call is longer, in milliseconds. Default 30,000. */
+  readonly maxDelayMs?: number | undefined
+  /** No back-off of background delivery is longer, in milliseconds. Default 300,000. */
+  readonly maxBackgroundDelayMs?: number | undefined
+  /** A longer `Retry-After` is taken as this many milliseconds, at most 24 hours. Default 86,400,000. */
+  readonly maxRetryAfterMs?: number | undefined
+  /**
+   * Statuses that a call retries itself, beyond network errors, timeouts, 5xx and 409, such as `[429]`. Others wait in the
+   * journal for their time. Default none.
+   */
+  readonly alsoStatuses?: readonly number[] | undefined
+}
+
+export interface BillingClientOptions {
+  /** Address of the receiver, `https://…`; paths are appended. */
+  readonly baseUrl: string
+  /** Whose operations these are (tenant, account, user; live or test): 1-255 characters, part of every key. */
+  readonly scope: string
+  /** An id of the receiver, which stays when its address changes. Default is the address itself. */
+  readonly endpoint?: string | undefined
+  /** Asked before each attempt; says whose credentials it gives. */
+  readonly credentials?: CredentialsOption | undefined
+  /** In place of `credentials`, where they cannot change while the client lives: a server's own API key. */
+  readonly headers?: Readonly<Record<string, string>> | undefined
+  /** How long `credentials` may take, in milliseconds. Default 10,000. */
+  readonly credentialsTimeoutMs?: number | undefined
+  /** Default by runtime: IndexedDB in a browser, an SQLite file in Node. One that is given stays open after `close()`. */
+  readonly journal?: JournalStore | undefined
+  /** How the receiver speaks. Default `standard()`. */
+  readonly dialect?: Dialect | undefined
+  /** Dialects under which open entries may still lie in the journal. */
+  readonly olderDialects?: readonly Dialect[] | undefined
+  /** Writes of your own, so that `start()` and `resume()` can deliver them before `write` is called. */
+  readonly writes?: readonly AnyWriteDefinition[] | undefined
+  readonly retry?: RetryOptions | undefined
+  /**
+   * `shared`: other devices or journals may use the same names, so a key's age counts from the event or its first naming.
+   * `own`: names are made by this journal alone. Default `shared`.
+   */
+  readonly names?: 'shared' | 'own' | undefined
+  /** Taken off the time the receiver remembers a key, in milliseconds; never less than its longest request. Default 1 hour. */
+  readonly windowMarginMs?: number | undefined
+  /** Passes currency codes on that the runtime does not know. Default `false`. */
+  readonly anyCurrency?: boolean | undefined
+  /** Entries delivered at the same time in the background: 1 to 100. Default 8. */
+  readonly concurrency?: number | undefined
+  /** In place of the runtime's `fetch`. It must not retry by itself. */
+  readonly fetch?: typeof fetch | undefined
+}
+
+/** Options, complete. */
+export interface Settings {
+  readonly baseUrl: string
+  readonly endpoint: string
+  readonly endpointNamed: boolean
+  readonly scope: string
+  readonly credentials: CredentialsOption
+  /** Credentials cannot change, so there is nothing to wait for. */
+  readonly hasFixedHeaders: boolean
+  readonly credentialsTimeoutMs: number
+  readonly store: JournalStore
+  readonly ownsStore: boolean
+  readonly dialect: Dialect
+  readonly dialects: readonly Dialect[]
+  readonly writes: readonly AnyWriteDefinition[]
+  readonly policy: RetryPolicy
+  readonly names: 'shared' | 'own'
+  readonly windowMarginMs: number
+  readonly anyCurrency: boolean
+  readonly concurrency: number
+  readonly fetch: typeof fetch | undefined
+}
+
+const HOUR_MS = 3_600_000
+/** Where the receiver does not say how long it remembers a key. */
+const UNPUBLISHED_RETENTION_MS = 12 * HOUR_MS
+
+const KNOWN = [
+  'anyCurrency',
+  'baseUrl',
+  'concurrency',
+  'credentials',
+  'credentialsTimeoutMs',
+  'dialect',
+  'endpoint',
+  'fetch',
+  'headers',
+  'journal',
+  'names',
+  'olderDialects',
+  'retry',
+  'scope',
+  'windowMarginMs',
+  'writes',
+] as const satisfies readonly (keyof BillingClientOptions)[]
+const KNOWN_RETRY = [
+  'alsoStatuses',
+  'attemptTimeoutMs',
+  'baseDelayMs',
+  'deadlineMs',
+  'maxAttempts',
+  'maxBackgroundDelayMs',
+  'maxDelayMs',
+  'maxRetryAfterMs',
+] as const satisfies readonly (keyof RetryOptions)[]
+
+/**
+ * Reads a client's options. Touches nothing: no file, no database, no timer.
+ *
+ * @throws {InvalidInputError} naming the option
+ */
+export function readOptions(options: BillingClientOptions): Settings {
+  if (typeof options !== 'object' || options === null)
+    throw new InvalidInputError('options', 'The options must be an object.')
+  refuseUnknownOptions(options, KNOWN, '')
+  const baseUrl = readBaseUrl(options.baseUrl)
+  const dialect = options.dialect ?? standard()
+  const policy = readPolicy(options.retry ?? {})
+  const windowMarginMs = Math.max(
+    readMs(options.windowMarginMs, 'windowMarginMs', HOUR_MS, 0),
+    dialect.longestRequestMs,
+  )
+  const writes = [
+    chargeWrite({ anyCurrency: options.anyCurrency ?? false }),
+    usageWrite,
+    creditsWrite,
+    ...(options.writes ?? []).map(defineWrite),
+  ]
+  refuseTwins(writes)
+  for (const { kind } of writes) refuseShortWindow(kind, keyWindowMs(dialect, kind, windowMarginMs), policy)
+  if (options.credentials !== undefined && options.headers !== undefined) {
+    throw new InvalidInputError(
+      'headers',
+      'Give credentials or headers, not both: headers are for credentials that never change.',
+    )
+  }
+  if (options.names !== undefined && options.names !== 'shared' && options.names !== 'own') {
+    throw new InvalidInputError('names', "names must be 'shared' or 'own'.")
+  }
+  const scope = readName(options.scope, 'scope')
+  return {
+    baseUrl,
+    endpoint: options.endpoint === undefined ? baseUrl : readName(options.endpoint, 'endpoint'),
+    endpointNamed: options.endpoint !== undefined,
+    scope,
+    credentials: readCredentials(options, scope, dialect),
+    hasFixedHeaders: options.credentials === undefined,
+    credentialsTimeoutMs: readMs(options.credentialsTimeoutMs, 'credentialsTimeoutMs', 10_000, 1),
+    store: options.journal ?? defaultJournal(),
+    ownsStore: options.journal === undefined,
+    dialect,
+    dialects: [dialect, ...(options.olderDialects ?? [])],
+    writes,
+    policy,
+    names: options.names ?? 'shared',
+    windowMarginMs,
+    anyCurrency: options.anyCurrency ?? false,
+    concurrency: readWhole(options.concurrency, 'concurrency', 8, 1, 100),
+    fetch: options.fetch,
+  }
+}
+
+/** How long after its start a key may still be sent. */
+export function keyWindowMs(dialect: Dialect, kind: string, marginMs: number): number {
+  const retentionMs = dialect.keyRetentionMs(kind)
+  return (retentionMs === 'unpublished' ? UNPUBLISHED_RETENTION_MS : retentionMs) - marginMs
+}
+
+/** A schedule that could not fit the window would end its last tries after the receiver forgot the key. */
+export function refuseShortWindow(kind: string, windowMs: number, policy: RetryPolicy): void {
+  const neededMs = Math.max(longestCallMs(policy), policy.maxBackgroundDelayMs)
+  if (windowMs < neededMs) {
+    throw new InvalidInputError(
+      'retry',
+      `For ${kind} a key may be sent for ${windowMs} ms (what the receiver remembers, less the margin), but the retry options may need ${neededMs} ms. Lower the timeouts, delays or windowMarginMs.`,
+    )
+  }
+}
+
+/**
+ * A name that is not known is refused: a misspelled option would silently leave a default in force.
+ */
+export function refuseUnknownOptions(options: object, known: readonly string[], prefix: string): void {
+  const unknown = Object.keys(options).find((name) => !known.includes(name))
+  if (unknown !== undefined) throw new InvalidInputError(`${prefix}${unknown}`, `${prefix}${unknown} is not an option.`)
+}
+
+export function readMs(value: unknown, name: string, defaultMs: number, leastMs: number, mostMs = 2 ** 31 - 1): number {
+  if (value === undefined) return defaultMs
+  if (typeof value !== 'number' || !Number.isFinite(value) || value < leastMs || value > mostMs) {
+    throw new InvalidInputError(name, `${name} must be a number of milliseconds from ${leastMs} to ${mostMs}.`)
+  }
+  return value
+}
+
+function readWhole(value: unknown, name: string, byDefault: number, least: number, most: number): number {
+  if (value === undefined) return byDefault
+  if (typeof value !== 'number' || !Number.isInteger(value) || value < least || value > most) {
+    throw new InvalidInputError(name, `${name} must be a whole number from ${least} to ${most}.`)
+  }
+  return value
+}
+
+function readBaseUrl(value: unknown): string {
+  let url: URL
+  try {
+    url = new URL(String(value))
+  } catch (cause) {
+    throw new InvalidInputError('baseUrl', 'baseUrl must be an absolute address, such as https://api.example.com.', {
+      cause,
+    })
+  }
+  if (
+    (url.protocol !== 'https:' && url.protocol !== 'http:') ||
+    url.username !== '' ||
+    url.password !== '' ||
+    url.search !== '' ||
+    url.hash !== ''
+  ) {
+    throw new InvalidInputError('baseUrl', 'baseUrl must be an http(s) address without user, query and fragment.')
+  }
+  return url.href.endsWith('/') ? url.href : `${url.href}/`
+}
+
+function readPolicy(retry: RetryOptions): RetryPolicy {
+  if (typeof retry !== 'object' || retry === null) throw new InvalidInputError('retry', 'retry must be an object.')
+  refuseUnknownOptions(retry, KNOWN_RETRY, 'retry.')
+  const alsoStatuses = retry.alsoStatuses ?? []
+  if (
+    !Array.isArray(alsoStatuses) ||
+    !alsoStatuses.every((status) => Number.isInteger(status) && status >= 400 && status < 500)
+  ) {
+    throw new InvalidInputError('retry.alsoStatuses', 'retry.alsoStatuses must be a list of statuses from 400 to 499.')
+  }
+  return {
+    maxAttempts: readWhole(retry.maxAttempts, 'retry.maxAttempts', 5, 1, 100),
+    attemptTimeoutMs: readMs(retry.attemptTimeoutMs, 'retry.attemptTimeoutMs', 30_000, 1),
+    deadlineMs: readMs(retry.deadlineMs, 'retry.deadlineMs', 60_000, 1),
+    baseDelayMs: readMs(retry.baseDelayMs, 'retry.baseDelayMs', 500, 0),
+    maxDelayMs: readMs(retry.maxDelayMs, 'retry.maxDelayMs', 30_000, 0),
+    maxBackgroundDelayMs: readMs(retry.maxBackgroundDelayMs, 'retry.maxBackgroundDelayMs', 300_000, 0),
+    maxRetryAfterMs: readMs(retry.maxRetryAfterMs, 'retry.maxRetryAfterMs', 24 * HOUR_MS, 0, 24 * HOUR_MS),
+    alsoStatuses,
+  }
+}
+
+function readCredentials(options: BillingClientOptions, scope: string, dialect: Dialect): CredentialsOption {
+  if (options.credentials !== undefined) {
+    if (typeof options.credentials !== 'function')
+      throw new InvalidInputError('credentials', 'credentials must be a function.')
+    return options.credentials
+  }
+  const headers = readFreshHeaders(options.headers ?? {}, dialect.keyHeader('key').name)
+  return () => ({ scope, headers })
+}
+
+function refuseTwins(writes: readonly AnyWriteDefinition[]): void {
+  const kinds = writes.map((write) => write.kind)
+  const twin = kinds.find((kind, index) => kinds.indexOf(kind) !== index)
+  if (twin !== undefined)
+    throw new InvalidInputError(
+      'writes',
+      `There are two writes of kind ${twin}; a kind is part of the key and needs one meaning.`,
+    )
+}
