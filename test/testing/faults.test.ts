@@ -87,7 +87,8 @@ describe('the connection', () => {
     const giving = new AbortController()
     const answer = await post(receiver.fetch, { signal: giving.signal })
     expect(answer.status).toBe(200)
-    const read = answer.text()
+    // By a reader, since Chromium's `text()` makes a TypeError of whatever a stream fails with.
+    const read = answer.body?.getReader().read()
     giving.abort(new Error('enough'))
     await expect(read).rejects.toThrow('enough')
   })

@@ -446,11 +446,14 @@ describe('the clock', () => {
     vi.useFakeTimers()
     const { clock } = createReceiver()
     const woke = vi.fn()
+    const timers = vi.spyOn(globalThis, 'setTimeout')
     void clock.sleep(2 ** 31 + 1000).then(woke)
     await vi.advanceTimersByTimeAsync(2 ** 31)
     expect(woke).not.toHaveBeenCalled()
     await vi.advanceTimersByTimeAsync(1000)
     expect(woke).toHaveBeenCalledOnce()
+    expect(timers.mock.calls.map(([, ms]) => ms)).toEqual([2 ** 31 - 1, 1001])
+    timers.mockRestore()
   })
 
   test('wakes in order of time, and does not run backwards', async () => {

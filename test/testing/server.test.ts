@@ -144,6 +144,12 @@ describe('on a socket', () => {
     expect(ledger.requests.map(({ sent }) => sent)).toEqual([{ how: 'stalled' }, { how: 'stalled', status: 200 }])
   })
 
+  test('stall after the headers is no whole reply where nothing was done either', async () => {
+    const { ask } = await setUp([stall({ after: 'headers', afterEffect: false })])
+    const answer = await ask({ signal: AbortSignal.timeout(200) })
+    await expect(answer.text()).rejects.toThrow('timeout')
+  })
+
   test('closing the server ends silence too', async () => {
     const { server, ask, ledger } = await setUp([stall()])
     const asked = codeOf(ask())
