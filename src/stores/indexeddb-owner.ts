@@ -1,0 +1,87 @@
+/**
+ * Who holds a claim in a browser, and whether that one still lives: a page or worker has a random name, and a Web Lock of
+ * that name as long as it may hold claims. Also the request to keep this site's data, which only the user can grant.
+ */
+const OWNER = Symbol.for('billonce.owner')
+const PREFIX = 'billonce:'
+
+/** The name of this page or worker: one for all copies of this library in it, another after a reload. */
+export function ownerOfRealm(): string {
+  const realm = globalThis as { [OWNER]?: string }
+  // Not randomUUID: it is missing on pages without https.
+  return (realm[OWNER] ??= PREFIX + crypto.getRandomValues(new Uint32Array(4)).join('-'))
+}
+
+/** `undefined` without https, in an old browser, and in a server that renders pages. */
+function webLocks(): LockManager | undefined {
+  return globalThis.navigator?.locks
+}
+
+export interface OwnerLock {
+  /** Resolves when the lock is held or cannot be; how long to wait for it is the caller's to say. */
+  readonly hold: () => Promise<void>
+  readonly release: () => void
+}
+
+/**
+ * A lock that says that this page lives. It has to be held before a claim becomes durable, or another tab could take the
+ * entry over at once; that would be harmless, as both send the same key and body, but needless.
+ *
+ * The browser frees it when the page is closed, reloaded or crashes. A frozen tab keeps it, and then the claim's lease
+ * decides. A page that holds one stays out of the back/forward cache (web-platform-tests, web-locks/bfcache; unverified for
+ * Safari); should a browser free the lock and revive the page all the same, it is asked for again before the next claim.
+ */
+export function ownerLock(): OwnerLock {
+  let held: Promise<void> | undefined
+  let release = (): void => {}
+  const released = new Promise<void>((resolve) => {
+    release = resolve
+  })
+  return {
+    release,
+    hold() {
+      held ??= new Promise<void>((granted) => {
+        const lost = (): void => {
+          held = undefined
+          granted()
+        }
+        const locks = webLocks()
+        if (!locks) return granted()
+        // Shared, since several journals of one page hold the same.
+        const request = locks.request(ownerOfRealm(), { mode: 'shared' }, () => {
+          granted()
+          return released
+        })
+        request.then(lost, lost)
+      })
+      return held
+    },
+  }
+}
+
+/** Only a lock that is not there proves it; without locks nothing does. */
+export async function isOwnerGone(owner: string): Promise<boolean> {
+  const locks = webLocks()
+  if (!locks || owner === ownerOfRealm() || !owner.startsWith(PREFIX)) return false
+  const { held } = await locks.query()
+  return held !== undefined && !held.some((lock) => lock.name === owner)
+}
+
+/**
+ * Asks the browser not to clear this site's data when space runs low or after a week without a visit, and tells the answer.
+ * Never called by the library itself. Firefox asks the user, and until the answer this waits; the other engines decide by
+ * how much the site is used.
+ *
+ * @returns `not-granted` also means: ask again later, for example after a first purchase. Entries may be cleared then, and
+ *   the same operation named again still gets the same key.
+ */
+export async function requestPersistence(): Promise<'persistent' | 'not-granted' | 'unsupported'> {
+  // Absent without https and in older browsers, whatever the types say.
+  const storage: Partial<StorageManager> | undefined = globalThis.navigator?.storage
+  if (!storage?.persist) return 'unsupported'
+  try {
+    return (await storage.persist()) ? 'persistent' : 'not-granted'
+  } catch {
+    return 'unsupported'
+  }
+}
