@@ -13,6 +13,7 @@ import { runPass } from './engine/resume.ts'
 import type { ResumeProgress, ResumeSummary } from './engine/resume.ts'
 import { realRuntime } from './engine/runtime.ts'
 import type { Runtime } from './engine/runtime.ts'
+import { keyWindowMs } from './engine/schedule.ts'
 import { AmbiguousReferenceError, ClientClosedError, InvalidInputError, NotCancelableError } from './errors.ts'
 import { Events } from './events.ts'
 import type { Listener } from './events.ts'
@@ -36,7 +37,7 @@ import type {
 import { outcomeOf, queuedOf } from './model/outcome.ts'
 import type { Outcome, Queued } from './model/outcome.ts'
 import type { Receipt } from './model/verdict.ts'
-import { keyWindowMs, readMs, readOptions, refuseShortWindow, refuseUnknownOptions } from './options.ts'
+import { readMs, readOptions, refuseShortWindow, refuseUnknownOptions } from './options.ts'
 import type { BillingClientOptions } from './options.ts'
 
 /** Options of a call. Never changed and never remembered. `V` are the fields that may be volatile. */
@@ -466,7 +467,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
   const close = (): Promise<void> => {
     closed ??= (async () => {
       closing.abort()
-      await Promise.all([...openings.values()])
+      await Promise.all(openings.values())
       await Promise.all([...context.deliveries.values()].map((delivery: Delivery) => delivery.ended))
       if (settings.ownsStore) await context.store.close()
     })()

@@ -6,7 +6,8 @@ import { standard } from './dialects/standard.ts'
 import type { Dialect } from './dialects/dialect.ts'
 import { readFreshHeaders } from './engine/credentials.ts'
 import type { CredentialsOption } from './engine/credentials.ts'
-import { longestCallMs } from './engine/schedule.ts'
+import type { Settings } from './engine/context.ts'
+import { keyWindowMs, longestCallMs } from './engine/schedule.ts'
 import type { RetryPolicy } from './engine/schedule.ts'
 import { InvalidInputError } from './errors.ts'
 import { readName } from './model/key.ts'
@@ -74,32 +75,7 @@ export interface BillingClientOptions {
   readonly fetch?: typeof fetch | undefined
 }
 
-/** Options, complete. */
-export interface Settings {
-  readonly baseUrl: string
-  readonly endpoint: string
-  readonly endpointNamed: boolean
-  readonly scope: string
-  readonly credentials: CredentialsOption
-  /** Credentials cannot change, so there is nothing to wait for. */
-  readonly hasFixedHeaders: boolean
-  readonly credentialsTimeoutMs: number
-  readonly store: JournalStore
-  readonly ownsStore: boolean
-  readonly dialect: Dialect
-  readonly dialects: readonly Dialect[]
-  readonly writes: readonly AnyWriteDefinition[]
-  readonly policy: RetryPolicy
-  readonly names: 'shared' | 'own'
-  readonly windowMarginMs: number
-  readonly anyCurrency: boolean
-  readonly concurrency: number
-  readonly fetch: typeof fetch | undefined
-}
-
 const HOUR_MS = 3_600_000
-/** Where the receiver does not say how long it remembers a key. */
-const UNPUBLISHED_RETENTION_MS = 12 * HOUR_MS
 
 const KNOWN = [
   'anyCurrency',
@@ -184,12 +160,6 @@ export function readOptions(options: BillingClientOptions): Settings {
     concurrency: readWhole(options.concurrency, 'concurrency', 8, 1, 100),
     fetch: options.fetch,
   }
-}
-
-/** How long after its start a key may still be sent. */
-export function keyWindowMs(dialect: Dialect, kind: string, marginMs: number): number {
-  const retentionMs = dialect.keyRetentionMs(kind)
-  return (retentionMs === 'unpublished' ? UNPUBLISHED_RETENTION_MS : retentionMs) - marginMs
 }
 
 /** A schedule that could not fit the window would end its last tries after the receiver forgot the key. */

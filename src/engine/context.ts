@@ -6,10 +6,34 @@ import type { Dialect } from '../dialects/dialect.ts'
 import type { Events } from '../events.ts'
 import type { JournalEntry } from '../model/entry.ts'
 import type { AnyWriteDefinition } from '../model/operation.ts'
-import type { Settings } from '../options.ts'
 import type { JournalStore } from '../stores/store.ts'
+import type { CredentialsOption } from './credentials.ts'
 import type { Delivery } from './deliver.ts'
 import type { Runtime } from './runtime.ts'
+import type { RetryPolicy } from './schedule.ts'
+
+/** A client's options, complete; options.ts reads them. */
+export interface Settings {
+  readonly baseUrl: string
+  readonly endpoint: string
+  readonly endpointNamed: boolean
+  readonly scope: string
+  readonly credentials: CredentialsOption
+  /** Credentials cannot change, so there is nothing to wait for. */
+  readonly hasFixedHeaders: boolean
+  readonly credentialsTimeoutMs: number
+  readonly store: JournalStore
+  readonly ownsStore: boolean
+  readonly dialect: Dialect
+  readonly dialects: readonly Dialect[]
+  readonly writes: readonly AnyWriteDefinition[]
+  readonly policy: RetryPolicy
+  readonly names: 'shared' | 'own'
+  readonly windowMarginMs: number
+  readonly anyCurrency: boolean
+  readonly concurrency: number
+  readonly fetch: typeof fetch | undefined
+}
 
 export interface Context {
   readonly settings: Settings

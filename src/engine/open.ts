@@ -9,12 +9,12 @@ import type { IdempotencyKey, OperationId, OperationName } from '../model/key.ts
 import { openingOf } from '../model/opening.ts'
 import type { Wanted } from '../model/opening.ts'
 import type { AnyWriteDefinition, Operation } from '../model/operation.ts'
-import { keyWindowMs } from '../options.ts'
 import type { Seen } from '../stores/store.ts'
 import { emitChange, journalFault } from './context.ts'
 import type { Context } from './context.ts'
 import { credentialsFor, CLAIM_SLACK_MS } from './deliver.ts'
 import type { Begun } from './deliver.ts'
+import { keyWindowMs } from './schedule.ts'
 
 /** A call, read and complete. */
 export interface Call {

@@ -9,7 +9,7 @@ export interface Runtime {
   /** Monotonic time, for budgets inside the process; a change of the clock does not move it. */
   monotonicMs(): number
   /** From 0 up to, not including, 1. */
-  random(): number
+  readonly random: () => number
   /** Resolves after `ms`, or at once when the signal fires; never rejects. `idle` timers do not keep a process alive. */
   sleep(ms: number, signal: AbortSignal, idle?: 'idle'): Promise<void>
   readonly fetch: typeof fetch
@@ -48,7 +48,7 @@ async function sleep(ms: number, signal: AbortSignal, idle?: 'idle'): Promise<vo
       signal.removeEventListener('abort', wake)
       resolve()
     }
-    const timer = setTimeout(wake, Math.min(ms, MAX_TIMER_MS))
+    const timer = setTimeout(wake, Math.min(Math.ceil(ms), MAX_TIMER_MS))
     // Node's timers are objects, a browser's are numbers.
     if (idle && typeof timer === 'object') (timer as { unref?: () => void }).unref?.()
     signal.addEventListener('abort', wake)

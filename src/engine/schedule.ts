@@ -1,6 +1,7 @@
 /**
  * When to try again: stop, or wait until when. Pure; deliver.ts does the waiting.
  */
+import type { Dialect } from '../dialects/dialect.ts'
 import type { JournalEntry, Timing } from '../model/entry.ts'
 import { isDeliverable } from '../model/entry.ts'
 import type { ReplyFacts, Verdict } from '../model/verdict.ts'
@@ -52,7 +53,9 @@ export function nextStep(turn: Turn, policy: RetryPolicy, random: () => number):
       : undefined
   // What the receiver asks for is kept; a little is added, so that those who were told the same do not come back as one.
   const asked =
-    askedMs === undefined ? undefined : timing(nowMs + askedMs, random() * Math.min(askedMs, policy.baseDelayMs))
+    askedMs === undefined
+      ? undefined
+      : timing(nowMs + Math.ceil(askedMs), Math.floor(random() * Math.min(askedMs, policy.baseDelayMs)))
   return {
     mayGoOn: isDeliverable(entry) && isRetriedByCalls(verdict, turn.facts, policy),
     next: asked ?? {
@@ -73,7 +76,7 @@ export function nextStep(turn: Turn, policy: RetryPolicy, random: () => number):
  * @param attempt the attempt that failed, from 1
  */
 export function backoffMs(attempt: number, baseMs: number, capMs: number, random: () => number): number {
-  return random() * Math.min(capMs, baseMs * 2 ** Math.min(attempt - 1, 60))
+  return Math.floor(random() * (Math.min(capMs, baseMs * 2 ** Math.min(attempt - 1, 60)) + 1))
 }
 
 /** Network errors, timeouts, 5xx and 409 and what else is a lost reply; others by choice only. */
@@ -84,6 +87,15 @@ function isRetriedByCalls(verdict: Verdict, facts: ReplyFacts, policy: RetryPoli
 
 function timing(notBeforeMs: number, jitterMs: number): Timing {
   return { nextAttemptAtMs: notBeforeMs + jitterMs, notBeforeMs }
+}
+
+/** Where the receiver does not say how long it remembers a key. */
+const UNPUBLISHED_RETENTION_MS = 12 * 3_600_000
+
+/** How long after its start a key may still be sent. */
+export function keyWindowMs(dialect: Dialect, kind: string, marginMs: number): number {
+  const retentionMs = dialect.keyRetentionMs(kind)
+  return (retentionMs === 'unpublished' ? UNPUBLISHED_RETENTION_MS : retentionMs) - marginMs
 }
 
 /** How long a call may last at most; a window shorter than this is refused at construction. */

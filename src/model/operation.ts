@@ -128,8 +128,12 @@ export function encodeJson(fields: JsonObject): EncodedBody {
 export function echoes(expected: JsonObject, receipt: Receipt): boolean {
   return Object.entries(expected).every(([name, asked]) => {
     const said = receipt.reply[name]
-    return said === undefined || said === null || String(said).toLowerCase() === String(asked).toLowerCase()
+    return said === undefined || said === null || comparable(said) === comparable(asked)
   })
+}
+
+function comparable(value: JsonValue | undefined): string {
+  return (typeof value === 'string' ? value : JSON.stringify(value)).toLowerCase()
 }
 
 // ---------------------------------------------------------------------------------------------------------- charge
