@@ -1,0 +1,357 @@
+/**
+ * The journal in an SQLite file, for Node: what a process that bills keeps on its own disk. Many processes may share one
+ * file. Here are the entries and the thread they are handed to; how they lie in the file is sqlite-worker.ts's.
+ *
+ * Node's modules are asked for when they are first needed and not imported, so that a bundle for browsers may hold this
+ * file; there it fails at its first call.
+ */
+import { InvalidInputError, JournalUnavailableError } from '../errors.ts'
+import type { JournalFault } from '../errors.ts'
+import type { JournalEntry } from '../model/entry.ts'
+import { decodeEntry, encodeEntry } from './codec.ts'
+import { sqliteWorker } from './sqlite-worker.ts'
+import type { Answer, RawPage, Row, Tasks, WorkerSettings } from './sqlite-worker.ts'
+import type { Cursor, InsertResult, JournalStore, ListFilter, OpenCount, Page, Seen } from './store.ts'
+
+export interface SqliteJournalOptions {
+  /**
+   * The file; beside it SQLite keeps two of its own, `-wal` and `-shm`, which belong to it. A relative path counts from the
+   * working directory at construction. Default: the environment's `BILLONCE_JOURNAL`, else `.billonce/journal.sqlite`.
+   * In a container it has to lie on a volume that outlives it.
+   */
+  readonly path?: string | undefined
+  /** How long a call waits while other processes write, in milliseconds; default 30,000. Then it fails with fault `timeout`. */
+  readonly busyTimeoutMs?: number | undefined
+  /**
+   * Allows a file on a network or user-space file system (NFS, SMB, FUSE and the like). Only safe if no other machine ever
+   * opens it; default `false`, and then it is refused where it can be seen, which is on Linux.
+   */
+  readonly allowNetworkFileSystem?: boolean | undefined
+}
+
+/**
+ * Makes a journal in an SQLite file. Construction touches nothing; the file, its folder (readable by the owner only) and
+ * the thread come with the first call. Journals of one path in one process share a thread, so one for each client is fine.
+ *
+ * What a call promises when it resolves has been flushed to the disk (WAL with `synchronous=FULL`), by one flush for all
+ * calls that waited. The event loop does not wait for it. An idle journal keeps no process alive.
+ *
+ * A file that is empty, cut off, damaged, somebody else's or of a newer version is refused by a
+ * {@link JournalUnavailableError} and left as it is.
+ *
+ * @throws {InvalidInputError} for options that cannot be right
+ * @example
+ * const billing = createBillingClient({ ...options, journal: sqliteJournal({ path: '/var/lib/shop/billing.sqlite' }) })
+ */
+export function sqliteJournal(options: SqliteJournalOptions = {}): JournalStore {
+  const settings = readSettings(options)
+  const member = {}
+  const open = new Set<Promise<unknown>>()
+  let closing: Promise<void> | undefined
+
+  const assertOpen = (): void => {
+    if (closing) throw new JournalUnavailableError('The journal was closed.', { fault: 'closed' })
+  }
+  const ask = async <Name extends keyof Tasks>(
+    task: Name,
+    what: Tasks[Name]['ask'],
+  ): Promise<Tasks[Name]['answer']> => {
+    assertOpen()
+    const answer = threadOf(settings, member).ask(task, what)
+    open.add(answer)
+    try {
+      // The thread answers each task by its own type.
+      return (await answer) as Tasks[Name]['answer']
+    } finally {
+      open.delete(answer)
+    }
+  }
+  const close = async (): Promise<void> => {
+    await Promise.allSettled(open)
+    await leave(settings, member)
+  }
+
+  return {
+    durable: true,
+    get owner() {
+      return ownerOfProcess()
+    },
+    async insert(entry: JournalEntry, seen: readonly Seen[]): Promise<InsertResult> {
+      const texts = await ask('insert', {
+        row: rowOf(entry),
+        seen: seen.map(({ endpoint, key, version }) => [endpoint, key, version] as const),
+      })
+      return texts === null ? { inserted: true } : { inserted: false, found: texts.map(decodeEntry) }
+    },
+    async replace(entry: JournalEntry): Promise<boolean> {
+      return ask('replace', { row: rowOf(entry) })
+    },
+    async get(endpoint: string, key: string): Promise<JournalEntry | undefined> {
+      return (await ask('get', { endpoint, key })).map(decodeEntry)[0]
+    },
+    async getByKey(key: string): Promise<readonly JournalEntry[]> {
+      return (await ask('getByKey', { key })).map(decodeEntry)
+    },
+    async history({ scope, kind, operationId }): Promise<readonly JournalEntry[]> {
+      return (await ask('history', { scope, kind, operationId })).map(decodeEntry)
+    },
+    async listDeliverable({ endpoint, scope }, limit: number, after?: Cursor): Promise<Page> {
+      return pageOf(await ask('deliverable', { endpoint, scope, limit, after: readCursor(after) }))
+    },
+    async countOpen(): Promise<readonly OpenCount[]> {
+      // The states of the rows are those of their entries, written beside them.
+      return (await ask('count', {})) as readonly OpenCount[]
+    },
+    async list(filter: ListFilter, limit: number, after?: Cursor): Promise<Page> {
+      const { endpoint = null, scope = null, kind = null, operationId = null, states = null } = filter
+      const conditions = { endpoint, scope, kind, operationId, states }
+      return pageOf(await ask('list', { conditions, limit, after: readCursor(after) }))
+    },
+    async bornAtMs(): Promise<number> {
+      return ask('born', {})
+    },
+    // oxlint-disable-next-line typescript/require-await -- async turns a throw into a rejection
+    async isGone(owner: string): Promise<boolean> {
+      assertOpen()
+      return isGone(owner)
+    },
+    async close(): Promise<void> {
+      closing ??= close()
+      await closing
+    },
+  }
+}
+
+function rowOf(entry: JournalEntry): Row {
+  const { endpoint, key, version, scope, kind, subject, operationId, state } = entry
+  return { endpoint, key, version, scope, kind, subject, operationId, state, text: encodeEntry(entry) }
+}
+
+/** An entry that cannot be read stays as it is and holds up no other. */
+function pageOf({ texts, next }: RawPage): Page {
+  const entries: JournalEntry[] = []
+  let unreadable = 0
+  for (const text of texts) {
+    try {
+      entries.push(decodeEntry(text))
+    } catch (error) {
+      if (!(error instanceof JournalUnavailableError)) throw error
+      unreadable++
+    }
+  }
+  return { entries, unreadable, ...(next === null ? {} : { next: String(next) }) }
+}
+
+function readCursor(after: Cursor | undefined): number {
+  const id = after === undefined ? 0 : Number(after)
+  if (!Number.isSafeInteger(id)) throw new InvalidInputError('after', 'after must be a cursor that this journal gave.')
+  return id
+}
+
+function readSettings(options: SqliteJournalOptions): WorkerSettings {
+  const { busyTimeoutMs = 30_000, allowNetworkFileSystem = false } = options
+  const env = 'process' in globalThis ? globalThis.process.env?.['BILLONCE_JOURNAL'] : undefined
+  const path = options.path ?? (env === undefined || env === '' ? '.billonce/journal.sqlite' : env)
+  if (typeof path !== 'string' || path === '' || path.includes('\0')) {
+    throw new InvalidInputError('path', 'path must be the path of a file.')
+  }
+  if (path.startsWith(':memory:') || path.startsWith('file:')) {
+    throw new InvalidInputError(
+      'path',
+      'path must be a path, not a name that only SQLite knows. A journal in memory is forgetfulJournal().',
+    )
+  }
+  if (typeof busyTimeoutMs !== 'number' || !(busyTimeoutMs >= 0 && busyTimeoutMs <= 2 ** 31 - 1)) {
+    throw new InvalidInputError('busyTimeoutMs', 'busyTimeoutMs must be a number of milliseconds from 0 to 2^31 - 1.')
+  }
+  // Taken now, so that a later change of the working directory does not change the journal.
+  return { path: builtin('node:path')?.resolve(path) ?? path, busyTimeoutMs, allowNetworkFileSystem }
+}
+
+/** A module of Node's, or `undefined` where this is not Node. */
+function builtin<Id extends 'node:fs' | 'node:os' | 'node:path' | 'node:worker_threads'>(
+  id: Id,
+): ReturnType<typeof process.getBuiltinModule<Id>> | undefined {
+  return 'process' in globalThis ? globalThis.process.getBuiltinModule?.(id) : undefined
+}
+
+// ---------------------------------------------------------------------------------------------------------- the thread
+
+interface Thread {
+  /** The journals that use it; the last to leave closes it. */
+  readonly members: Set<object>
+  ask(task: keyof Tasks, what: object): Promise<unknown>
+  close(): Promise<void>
+}
+
+const threads = new Map<string, Thread>()
+
+function threadOf(settings: WorkerSettings, member: object): Thread {
+  const id = JSON.stringify(settings)
+  let thread = threads.get(id)
+  if (!thread) {
+    const started = startThread(settings, () => {
+      if (threads.get(id) === started) threads.delete(id)
+    })
+    threads.set(id, started)
+    thread = started
+  }
+  thread.members.add(member)
+  return thread
+}
+
+async function leave(settings: WorkerSettings, member: object): Promise<void> {
+  const id = JSON.stringify(settings)
+  const thread = threads.get(id)
+  if (!thread?.members.delete(member) || thread.members.size > 0) return
+  threads.delete(id)
+  await thread.close()
+}
+
+interface Caller {
+  readonly resolve: (value: unknown) => void
+  readonly reject: (error: JournalUnavailableError) => void
+}
+
+function startThread(settings: WorkerSettings, onEnd: () => void): Thread {
+  const { Worker } = builtin('node:worker_threads') ?? {}
+  if (!Worker) {
+    throw new JournalUnavailableError('The SQLite journal needs Node; in a browser use indexedDbJournal().', {
+      fault: 'unavailable',
+    })
+  }
+  // The first line is for bundlers that keep names and do it with a helper of this name, should one reach in all the same.
+  // No flags and no environment: what the application preloads is not for this thread.
+  const worker = new Worker(`var __name = function (f) { return f }\n(${String(sqliteWorker)})()`, {
+    eval: true,
+    name: 'billonce journal',
+    workerData: settings,
+    execArgv: [],
+    env: {},
+  })
+  const callers = new Map<number, Caller>()
+  let lastId = 0
+  let outbox: object[] = []
+  let cause: unknown
+
+  const flush = (): void => {
+    worker.postMessage(outbox)
+    outbox = []
+  }
+  const ask = (task: keyof Tasks, what: object): Promise<unknown> =>
+    new Promise((resolve, reject) => {
+      // While somebody waits the process may not end, and while nobody does it may.
+      if (callers.size === 0) worker.ref()
+      lastId++
+      callers.set(lastId, { resolve, reject })
+      outbox.push({ ...what, id: lastId, task })
+      // All calls of one turn travel together.
+      if (outbox.length === 1) queueMicrotask(flush)
+    })
+  const ended = new Promise<void>((resolve) => {
+    worker.on('message', (answers: readonly Answer[]) => {
+      for (const answer of answers) {
+        const caller = callers.get(answer.id)
+        callers.delete(answer.id)
+        if ('fault' in answer) caller?.reject(errorOf(answer))
+        else caller?.resolve(answer.value)
+      }
+      if (callers.size === 0) worker.unref()
+    })
+    worker.on('error', (error) => {
+      cause = error
+    })
+    worker.on('exit', () => {
+      onEnd()
+      for (const { reject } of callers.values()) {
+        reject(
+          new JournalUnavailableError(`The thread of the journal ${settings.path} ended.`, {
+            fault: 'unavailable',
+            cause,
+          }),
+        )
+      }
+      callers.clear()
+      resolve()
+    })
+  })
+
+  return {
+    members: new Set(),
+    ask,
+    async close(): Promise<void> {
+      worker.ref()
+      worker.postMessage([{ id: 0, task: 'close' }])
+      await ended
+    },
+  }
+}
+
+function errorOf({
+  fault,
+  message,
+  detail,
+}: {
+  fault: JournalFault
+  message: string
+  detail: string | null
+}): JournalUnavailableError {
+  return new JournalUnavailableError(message, { fault, ...(detail === null ? {} : { cause: new Error(detail) }) })
+}
+
+// ----------------------------------------------------------------------------------------------------------- the owner
+
+/** Under a global name, so that two copies of this library in one process are one owner. */
+const OWNER = Symbol.for('billonce.owner')
+
+interface Holder {
+  /** The machine; in a container also the space in which its process ids count, as two may have one name and one file. */
+  readonly place: string
+  readonly pid: number
+  readonly threadId: number
+}
+
+function ownerOfProcess(): string {
+  const site = globalThis as { [OWNER]?: string }
+  site[OWNER] ??= textOf(holderHere())
+  return site[OWNER]
+}
+
+function textOf({ place, pid, threadId }: Holder): string {
+  return `${pid}/${threadId}/${crypto.getRandomValues(new Uint32Array(2)).join('-')}/${place}`
+}
+
+function holderHere(): Holder {
+  const threadId = builtin('node:worker_threads')?.threadId ?? 0
+  return { place: `${builtin('node:os')?.hostname() ?? ''}/${pidSpace()}`, pid: globalThis.process?.pid ?? 0, threadId }
+}
+
+function pidSpace(): string {
+  try {
+    return builtin('node:fs')?.readlinkSync('/proc/self/ns/pid') ?? ''
+  } catch {
+    // Not on Linux, or no /proc.
+    return ''
+  }
+}
+
+/**
+ * Whether a holder is certainly gone. A process id may have been given to a new process meanwhile; then the old one looks
+ * alive, and its lease decides, which is late but safe. The other way round cannot be: an id is free only once its process
+ * is gone. Another machine or thread cannot be asked at all.
+ */
+function isGone(owner: string): boolean {
+  const own = ownerOfProcess()
+  if (owner === own) return false
+  const [, pid = '', threadId = '', place = ''] = /^(\d+)\/(\d+)\/[\d-]+\/(.*)$/s.exec(owner) ?? []
+  const here = holderHere()
+  if (pid === '' || place !== here.place) return false
+  // The same thread of the same process id with another random part: this process came after it.
+  if (Number(pid) === here.pid) return Number(threadId) === here.threadId
+  try {
+    globalThis.process.kill(Number(pid), 0)
+    return false
+  } catch (error) {
+    return (error as { code?: unknown }).code === 'ESRCH'
+  }
+}
