@@ -84,13 +84,10 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
     }
   }
 
+  /** `decide` puts the row or does not; a put that fails ends the transaction, so nobody waits for it alone. */
   async function change<T>(
     entry: JournalEntry,
-    decide: (
-      store: IDBObjectStore,
-      row: Row,
-      isRetry: boolean,
-    ) => Promise<{ readonly put: boolean; readonly result: T }>,
+    decide: (store: IDBObjectStore, row: Row, isRetry: boolean) => Promise<T>,
   ): Promise<T> {
     // At once, since the entry is the caller's to change.
     const row = rowOf(entry)
@@ -104,8 +101,7 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
         touches: [idOf(entry), JSON.stringify([entry.scope, entry.kind, entry.operationId])],
         async run(store, isRetry) {
           try {
-            const { put, result } = await decide(store, row, isRetry)
-            if (put) await promisifyRequest(store.put(row, idOf(row)))
+            const result = await decide(store, row, isRetry)
             return () => resolve(result)
           } catch (error) {
             return () => reject(asUnavailable(error))
@@ -218,23 +214,25 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
             promisifyRequest(store.get(idOf(row))),
           ])
           // The first try was committed and its answer lost: nobody else writes the very same text.
-          if (isRetry && own?.text === row.text) return { put: false, result: { inserted: true } }
+          if (isRetry && own?.text === row.text) return { inserted: true }
           const rows = family.filter((other) => idOf(other) !== idOf(row))
           const found = rows.map((other) => decodeEntry(other.text)).filter((other) => sameName(other, entry))
           // What is there under the same endpoint and key is never written over, whatever was seen.
-          if (own) return { put: false, result: { inserted: false, found: [...found, decodeEntry(own.text)] } }
-          const put = isAsSeen(found, seen)
-          return { put, result: put ? { inserted: true } : { inserted: false, found } }
+          if (own) found.push(decodeEntry(own.text))
+          if (own || !isAsSeen(found, seen)) return { inserted: false, found }
+          store.put(row, idOf(row))
+          return { inserted: true }
         }),
       ),
     replace: (entry) =>
       call(() =>
         change(entry, async (store, row, isRetry) => {
           const stored: Row | undefined = await promisifyRequest(store.get(idOf(row)))
-          if (!stored) return { put: false, result: false }
-          if (isRetry && stored.text === row.text) return { put: false, result: true }
-          const put = decodeEntry(stored.text).version === entry.version - 1
-          return { put, result: put }
+          if (!stored) return false
+          if (isRetry && stored.text === row.text) return true
+          if (decodeEntry(stored.text).version !== entry.version - 1) return false
+          store.put(row, idOf(row))
+          return true
         }),
       ),
     get: (endpoint, key) =>
