@@ -222,7 +222,7 @@ export function sqliteWorker(): void {
       const answers: Answer[] = []
       let isComplete = false
       try {
-        for (const { task } of group) answers.push(w.write(task))
+        for (const { task } of group) answers.push({ id: task.id, value: w.write(task) })
         isComplete = true
         w.statement('COMMIT').run()
       } catch (error) {
@@ -233,6 +233,7 @@ export function sqliteWorker(): void {
           // kernel may have dropped without writing, for committed.
           w.answer(group.map((waiting) => w.failure(waiting.task.id, error)))
         } else {
+          // One that cannot be written does not fail the others: each for itself then.
           for (const waiting of group) waiting.isAlone = true
           writes = [...group, ...writes]
         }
@@ -241,18 +242,10 @@ export function sqliteWorker(): void {
       w.answer(answers)
     },
 
-    write(task: Task): Answer {
-      try {
-        if (task.task === 'insert') return { id: task.id, value: w.insert(task) }
-        if (task.task === 'replace') return { id: task.id, value: w.replace(task) }
-        throw new Error(`Not a write: ${task.task}`)
-      } catch (error) {
-        // These undo their own statement only (SQLITE_TOOBIG, CONSTRAINT, MISMATCH, or no error of SQLite's at all).
-        // Others may have ended the transaction.
-        const { errcode } = error as Failure
-        if (errcode === undefined || [18, 19, 20].includes(errcode & 0xff)) return w.failure(task.id, error)
-        throw error
-      }
+    write(task: Task): unknown {
+      if (task.task === 'insert') return w.insert(task)
+      if (task.task === 'replace') return w.replace(task)
+      throw new Error(`Not a write: ${task.task}`)
     },
 
     insert({ row, seen }: Tasks['insert']['ask']): readonly string[] | null {
@@ -576,7 +569,7 @@ export function sqliteWorker(): void {
      */
     create(Database: typeof DatabaseSync): void {
       const folder = paths.dirname(path)
-      const firstMade = fs.mkdirSync(folder, { recursive: true, mode: 0o700 })
+      const made = w.makeFolder(folder)
       w.assertLocal()
       const left = ['-wal', '-journal'].filter((end) => fs.statSync(path + end, { throwIfNoEntry: false })?.size)
       if (left.length > 0 && !fs.existsSync(path)) {
@@ -604,11 +597,22 @@ export function sqliteWorker(): void {
       } finally {
         for (const end of ['', '-wal', '-shm', '-journal']) fs.rmSync(draft + end, { force: true })
       }
-      for (let one = folder; ; one = paths.dirname(one)) {
-        w.syncFolder(one)
-        if (firstMade === undefined || one === paths.dirname(paths.resolve(firstMade)) || one === paths.dirname(one))
-          break
+      for (const one of [folder, ...made.map((child) => paths.dirname(child))]) w.syncFolder(one)
+    },
+
+    /** Not by `recursive: true`: where a file system says that a parent is missing which is there, as /proc does, that never ends. */
+    makeFolder(folder: string): readonly string[] {
+      const missing: string[] = []
+      for (let one = folder; !fs.existsSync(one) && one !== paths.dirname(one); one = paths.dirname(one))
+        missing.push(one)
+      for (const one of missing.toReversed()) {
+        try {
+          fs.mkdirSync(one, 0o700)
+        } catch (error) {
+          if ((error as Failure).code !== 'EEXIST') throw error
+        }
       }
+      return missing
     },
 
     link(draft: string): void {
