@@ -8,7 +8,13 @@ import { isDeliverable, isOpen } from '../model/entry.ts'
 import { sameName } from '../model/key.ts'
 import { decodeEntry, encodeEntry } from './codec.ts'
 import { isAsSeen, matches } from './store.ts'
-import type { InsertResult, JournalStore, ListFilter, OpenCount, Page, Seen } from './store.ts'
+import type { JournalStore, OpenCount, Page } from './store.ts'
+
+/** One entry as text, so that nothing is shared with callers, and its place in the order of insertion. */
+interface Row {
+  readonly number: number
+  text: string
+}
 
 /**
  * Makes a journal in memory. A crash or a reload forgets what was sent, so the next call of the same name sends again:
@@ -17,100 +23,107 @@ import type { InsertResult, JournalStore, ListFilter, OpenCount, Page, Seen } fr
 export function forgetfulJournal(): JournalStore {
   const bornAtMs = Date.now()
   const owner = `memory:${crypto.getRandomValues(new Uint32Array(2)).join('-')}`
-  /** Texts, not objects, so that nothing is shared with callers; in the order of insertion. */
-  const rows = new Map<string, string>()
+  const rows = new Map<string, Row>()
+  const families = new Map<string, Row[]>()
+  /** The open ones only, so that what looks for them does not read the final ones. */
+  const open = new Map<string, Row>()
   let isClosed = false
 
-  const rowKey = (endpoint: string, key: string): string => JSON.stringify([endpoint, key])
-  const assertOpen = (): void => {
+  /** What a method does; a throw becomes a rejection. */
+  const call = async <T>(work: () => T): Promise<T> => {
     if (isClosed) throw new JournalUnavailableError('The journal was closed.', { fault: 'closed' })
+    return await Promise.resolve(work())
   }
-  const all = (): JournalEntry[] => {
-    assertOpen()
-    return [...rows.values()].map(decodeEntry)
+  const keep = (id: string, row: Row, entry: JournalEntry): void => {
+    row.text = encodeEntry(entry)
+    if (isOpen(entry)) open.set(id, row)
+    else open.delete(id)
   }
-  const page = (entries: JournalEntry[], limit: number, after: string | undefined): Page => {
-    const start = after === undefined ? 0 : Number(after)
-    const slice = entries.slice(start, start + limit)
-    return { entries: slice, unreadable: 0, ...(start + limit < entries.length ? { next: String(start + limit) } : {}) }
+  const entriesOf = (some: Iterable<Row>): JournalEntry[] => Array.from(some, (row) => decodeEntry(row.text))
+  const page = (
+    some: Iterable<Row>,
+    limit: number,
+    after: string | undefined,
+    isWanted: (entry: JournalEntry) => boolean,
+  ): Page => {
+    const entries: JournalEntry[] = []
+    let last = after
+    // An entry that was opened again stands at the end of the open ones, so they are put in order here.
+    for (const row of [...some].toSorted((one, other) => one.number - other.number)) {
+      if (after !== undefined && row.number <= Number(after)) continue
+      const entry = decodeEntry(row.text)
+      if (!isWanted(entry)) continue
+      if (entries.length === limit) return { entries, unreadable: 0, ...(last === undefined ? {} : { next: last }) }
+      entries.push(entry)
+      last = String(row.number)
+    }
+    return { entries, unreadable: 0 }
   }
 
   return {
     durable: false,
     owner,
-    // oxlint-disable-next-line typescript/require-await -- async turns a throw into a rejection
-    async insert(entry: JournalEntry, seen: readonly Seen[]): Promise<InsertResult> {
-      const found = all().filter(
-        (other) => sameName(other, entry) || (other.endpoint === entry.endpoint && other.key === entry.key),
-      )
-      // An insert never writes over an entry, also when the caller says that it saw that one.
-      if (!isAsSeen(found, seen) || rows.has(rowKey(entry.endpoint, entry.key))) return { inserted: false, found }
-      rows.set(rowKey(entry.endpoint, entry.key), encodeEntry(entry))
-      return { inserted: true }
-    },
-    // oxlint-disable-next-line typescript/require-await
-    async replace(entry: JournalEntry): Promise<boolean> {
-      const stored = all().find((other) => other.endpoint === entry.endpoint && other.key === entry.key)
-      if (stored?.version !== entry.version - 1) return false
-      rows.set(rowKey(entry.endpoint, entry.key), encodeEntry(entry))
-      return true
-    },
-    // oxlint-disable-next-line typescript/require-await
-    async get(endpoint: string, key: string): Promise<JournalEntry | undefined> {
-      return all().find((entry) => entry.endpoint === endpoint && entry.key === key)
-    },
-    // oxlint-disable-next-line typescript/require-await
-    async getByKey(key: string): Promise<readonly JournalEntry[]> {
-      return all().filter((entry) => entry.key === key)
-    },
-    // oxlint-disable-next-line typescript/require-await
-    async history(name): Promise<readonly JournalEntry[]> {
-      return all().filter(
-        (entry) => entry.scope === name.scope && entry.kind === name.kind && entry.operationId === name.operationId,
-      )
-    },
-    // oxlint-disable-next-line typescript/require-await
-    async listDeliverable(of, limit, after): Promise<Page> {
-      const mine = all().filter((entry) => entry.endpoint === of.endpoint && entry.scope === of.scope)
-      // The page goes on by position among all of the scope, so that entries settled meanwhile shift nothing.
-      const start = after === undefined ? 0 : Number(after)
-      const entries: JournalEntry[] = []
-      for (const [index, entry] of mine.entries()) {
-        if (index < start || !isDeliverable(entry)) continue
-        if (entries.length === limit) return { entries, unreadable: 0, next: String(index) }
-        entries.push(entry)
-      }
-      return { entries, unreadable: 0 }
-    },
-    // oxlint-disable-next-line typescript/require-await
-    async countOpen(): Promise<readonly OpenCount[]> {
-      const counts = new Map<string, OpenCount>()
-      for (const { endpoint, scope, state } of all().filter(isOpen)) {
-        const id = JSON.stringify([endpoint, scope, state])
-        counts.set(id, { endpoint, scope, state, count: (counts.get(id)?.count ?? 0) + 1 })
-      }
-      return [...counts.values()]
-    },
-    // oxlint-disable-next-line typescript/require-await
-    async list(filter: ListFilter, limit: number, after?: string): Promise<Page> {
-      return page(
-        all().filter((entry) => matches(entry, filter)),
-        limit,
-        after,
-      )
-    },
-    // oxlint-disable-next-line typescript/require-await
-    async bornAtMs(): Promise<number> {
-      assertOpen()
-      return bornAtMs
-    },
-    // oxlint-disable-next-line typescript/require-await
-    async isGone(): Promise<boolean> {
-      return false
-    },
-    // oxlint-disable-next-line typescript/require-await
+    insert: (entry, seen) =>
+      call(() => {
+        const family = families.get(familyOf(entry)) ?? []
+        const id = idOf(entry)
+        const own = rows.get(id)
+        const named = entriesOf(family).filter((other) => sameName(other, entry) && idOf(other) !== id)
+        const found = [...named, ...entriesOf(own ? [own] : [])]
+        // What is there under the same endpoint and key is never written over, whatever was seen.
+        if (own || !isAsSeen(found, seen)) return { inserted: false, found } as const
+        const row: Row = { number: rows.size + 1, text: '' }
+        rows.set(id, row)
+        families.set(familyOf(entry), [...family, row])
+        keep(id, row, entry)
+        return { inserted: true } as const
+      }),
+    replace: (entry) =>
+      call(() => {
+        const row = rows.get(idOf(entry))
+        if (!row || decodeEntry(row.text).version !== entry.version - 1) return false
+        keep(idOf(entry), row, entry)
+        return true
+      }),
+    get: (endpoint, key) =>
+      call(() => {
+        const row = rows.get(idOf({ endpoint, key }))
+        return row && decodeEntry(row.text)
+      }),
+    getByKey: (key) => call(() => entriesOf(rows.values()).filter((entry) => entry.key === key)),
+    history: (name) => call(() => entriesOf(families.get(familyOf(name)) ?? [])),
+    listDeliverable: (of, limit, after) =>
+      call(() =>
+        page(
+          open.values(),
+          limit,
+          after,
+          (entry) => isDeliverable(entry) && entry.endpoint === of.endpoint && entry.scope === of.scope,
+        ),
+      ),
+    countOpen: () =>
+      call(() => {
+        const counts = new Map<string, OpenCount>()
+        for (const { endpoint, scope, state } of entriesOf(open.values())) {
+          const id = JSON.stringify([endpoint, scope, state])
+          counts.set(id, { endpoint, scope, state, count: (counts.get(id)?.count ?? 0) + 1 })
+        }
+        return [...counts.values()]
+      }),
+    list: (filter, limit, after) => call(() => page(rows.values(), limit, after, (entry) => matches(entry, filter))),
+    bornAtMs: () => call(() => bornAtMs),
+    isGone: () => call(() => false),
+    // oxlint-disable-next-line typescript/require-await -- the contract's promise
     async close(): Promise<void> {
       isClosed = true
     },
   }
+}
+
+function idOf({ endpoint, key }: { readonly endpoint: string; readonly key: string }): string {
+  return JSON.stringify([endpoint, key])
+}
+
+function familyOf(name: { readonly scope: string; readonly kind: string; readonly operationId: string }): string {
+  return JSON.stringify([name.scope, name.kind, name.operationId])
 }
