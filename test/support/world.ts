@@ -3,7 +3,14 @@
  * everybody waits.
  */
 import { createBillingClient, forgetfulJournal } from 'billonce'
-import type { BillingClient, BillingClientOptions, BillingEvent, JournalStore } from 'billonce'
+import type {
+  BillingClient,
+  BillingClientOptions,
+  BillingEvent,
+  EntriesFilter,
+  EntryView,
+  JournalStore,
+} from 'billonce'
 import { createReceiver } from 'billonce/testing'
 import type { Receiver, ReceiverOptions } from 'billonce/testing'
 import { afterEach, beforeEach, vi } from 'vitest'
@@ -14,7 +21,7 @@ export interface World {
   readonly journal: JournalStore
   readonly events: BillingEvent[]
   /** Another client on the same journal and receiver: another process, tab or login. */
-  another(options?: Partial<BillingClientOptions>): BillingClient
+  another: (options?: Partial<BillingClientOptions>) => BillingClient
 }
 
 export const BASE_URL = 'https://billing.test/'
@@ -40,7 +47,7 @@ export function setUp(
     baseUrl: BASE_URL,
     scope: SCOPE,
     journal,
-    fetch: receiver.fetch as typeof fetch,
+    fetch: receiver.fetch,
     headers: { authorization: 'Bearer sk_test' },
     ...options.client,
   }
@@ -54,6 +61,13 @@ export function setUp(
     events,
     another: (more = {}) => createBillingClient({ ...clientOptions, ...more }),
   }
+}
+
+/** All that the journal holds for a client. */
+export async function viewsOf(billing: BillingClient, filter?: EntriesFilter): Promise<EntryView[]> {
+  const views: EntryView[] = []
+  for await (const view of billing.entries(filter)) views.push(view)
+  return views
 }
 
 /** Lets everything happen that needs no time, then lets time pass to the next timer, until the promise settles. */
