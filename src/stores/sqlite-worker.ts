@@ -645,7 +645,8 @@ export function sqliteWorker(): void {
     assertLocal(): void {
       const folder = paths.dirname(path)
       if (allowNetworkFileSystem || process.platform !== 'linux' || !fs.existsSync(folder)) return
-      const { type } = fs.statfsSync(folder)
+      // Unsigned, whatever the machine's word for it is.
+      const type = fs.statfsSync(folder).type >>> 0
       if (!NETWORK_FILE_SYSTEMS.includes(type)) return
       throw w.error(
         'unavailable',

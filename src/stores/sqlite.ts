@@ -5,6 +5,7 @@
  * Node's modules are asked for when they are first needed and not imported, so that a bundle for browsers may hold this
  * file; there it fails at its first call.
  */
+import type { Worker } from 'node:worker_threads'
 import { InvalidInputError, JournalUnavailableError } from '../errors.ts'
 import type { JournalFault } from '../errors.ts'
 import type { JournalEntry } from '../model/entry.ts'
@@ -214,21 +215,7 @@ interface Caller {
 }
 
 function startThread(settings: WorkerSettings, onEnd: () => void): Thread {
-  const { Worker } = builtin('node:worker_threads') ?? {}
-  if (!Worker) {
-    throw new JournalUnavailableError('The SQLite journal needs Node; in a browser use indexedDbJournal().', {
-      fault: 'unavailable',
-    })
-  }
-  // The first line is for bundlers that keep names and do it with a helper of this name, should one reach in all the same.
-  // No flags and no environment: what the application preloads is not for this thread.
-  const worker = new Worker(`var __name = function (f) { return f }\n(${String(sqliteWorker)})()`, {
-    eval: true,
-    name: 'billonce journal',
-    workerData: settings,
-    execArgv: [],
-    env: {},
-  })
+  const worker = startWorker(settings)
   const callers = new Map<number, Caller>()
   let lastId = 0
   let outbox: object[] = []
@@ -284,6 +271,32 @@ function startThread(settings: WorkerSettings, onEnd: () => void): Thread {
       worker.postMessage([{ id: 0, task: 'close' }])
       await ended
     },
+  }
+}
+
+function startWorker(settings: WorkerSettings): Worker {
+  const threads = builtin('node:worker_threads')
+  if (!threads) {
+    throw new JournalUnavailableError('The SQLite journal needs Node; in a browser use indexedDbJournal().', {
+      fault: 'unavailable',
+    })
+  }
+  // The first line is for bundlers that keep names by a helper of this name, should a call of it reach in all the same.
+  const text = `var __name = function (f) { return f }\n(${String(sqliteWorker)})()`
+  try {
+    // Without flags and environment: what the application preloads by them is not for this thread.
+    return new threads.Worker(text, {
+      eval: true,
+      name: 'billonce journal',
+      workerData: settings,
+      execArgv: [],
+      env: {},
+    })
+  } catch (cause) {
+    throw new JournalUnavailableError('The thread of the SQLite journal cannot be started.', {
+      fault: 'unavailable',
+      cause,
+    })
   }
 }
 

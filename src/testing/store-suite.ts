@@ -3,9 +3,16 @@
  * in Node or in a browser. It knows no runner and no place; how a file or a database gets damaged is left to the tests of
  * that place.
  */
-import type { IdempotencyKey, OperationId } from '../model/key.ts'
-import type { EntryState, JournalEntry } from '../model/entry.ts'
-import type { JournalStore, ListFilter, Page, Seen } from '../stores/store.ts'
+import type {
+  EntryState,
+  IdempotencyKey,
+  JournalEntry,
+  JournalStore,
+  ListFilter,
+  OperationId,
+  Page,
+  Seen,
+} from 'billonce'
 
 /** A place where a journal is kept, empty when it is handed over. */
 export interface StorePlace {
