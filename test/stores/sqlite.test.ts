@@ -3,9 +3,12 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
-import { describe, test } from 'vitest'
+import { describe, test, vi } from 'vitest'
 import { sqliteJournal } from '../../src/stores/sqlite.ts'
 import { storeSuite } from '../../src/testing/store-suite.ts'
+
+// Disks and processes are slow on a machine that is busy; that is not what is tested.
+vi.setConfig({ testTimeout: 120_000, hookTimeout: 60_000 })
 
 describe('sqliteJournal', () => {
   const suite = storeSuite(() => {
