@@ -23,7 +23,7 @@ else await work(baseUrl)
 /** The program that gets killed. It knows nothing of crashes: what it does at the second start is what it does at the first. */
 async function work(url: string): Promise<void> {
   // The journal is the SQLite file that BILLONCE_JOURNAL names.
-  await using billing = createBillingClient({ baseUrl: url, scope: 'shop/test' })
+  const billing = createBillingClient({ baseUrl: url, scope: 'shop/test' })
   billing.subscribe((event) => {
     if (event.type === 'attempt-began') console.log(`worker    attempt ${event.attempt} of key ${event.key} leaves`)
   })
@@ -33,6 +33,7 @@ async function work(url: string): Promise<void> {
   const outcome = await billing.charge({ amount: 5000, currency: 'usd' }, { operationId: 'order-991' })
   const receipt = unwrap(outcome)
   console.log(`worker    order-991 ${outcome.status}, receipt ${receipt.id}, attempts: ${outcome.attempts}`)
+  await billing.close()
 }
 
 /** Starts the receiver and the worker, kills the one, starts it again, and counts. */

@@ -8,8 +8,6 @@ const billing = createBillingClient({ baseUrl, scope: 'org_42/test', fetch: rece
 
 const outcome = await billing.charge({ amount: 5000, currency: 'usd' }, { operationId: 'order-991' })
 const { requests, effects } = receiver.ledger
-console.log(
-  `${outcome.status}, says the ${outcome.source}; requests: ${requests.length}, charges made: ${effects.length}`,
-)
+console.log(`${outcome.status} (${outcome.source}); requests: ${requests.length}, charges made: ${effects.length}`)
 
 await billing.close()

@@ -44,11 +44,11 @@ async function run(name: string, env: Record<string, string> = {}, stopWhen?: Pr
 test('first-charge: a lost reply is one charge, and the second run is answered from the journal', async () => {
   expect(await run('first-charge.ts')).toEqual({
     code: 0,
-    lines: ['succeeded, says the receiver; requests: 2, charges made: 1'],
+    lines: ['succeeded (receiver); requests: 2, charges made: 1'],
   })
   expect(await run('first-charge.ts')).toEqual({
     code: 0,
-    lines: ['succeeded, says the journal; requests: 0, charges made: 0'],
+    lines: ['succeeded (journal); requests: 0, charges made: 0'],
   })
 })
 
