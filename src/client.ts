@@ -3,9 +3,9 @@
  * and answered with the outcome of its entry.
  */
 import { abortedError, deliver } from './engine/deliver.ts'
-import type { Budget, Delivered, Delivery } from './engine/deliver.ts'
+import type { Delivered, Delivery } from './engine/deliver.ts'
 import { startBackground } from './engine/background.ts'
-import { emitChange, journalFault } from './engine/context.ts'
+import { emitChange, guarded } from './engine/context.ts'
 import type { Context } from './engine/context.ts'
 import { openEntry } from './engine/open.ts'
 import type { Call, Opened } from './engine/open.ts'
@@ -14,13 +14,14 @@ import type { ResumeProgress, ResumeSummary } from './engine/resume.ts'
 import { realRuntime } from './engine/runtime.ts'
 import type { Runtime } from './engine/runtime.ts'
 import { keyWindowMs } from './engine/schedule.ts'
+import type { Budget } from './engine/waiters.ts'
 import { AmbiguousReferenceError, ClientClosedError, InvalidInputError, NotCancelableError } from './errors.ts'
 import { Events } from './events.ts'
 import type { Listener } from './events.ts'
 import { advance, glimpseOf, isDeliverable, windowEndsAtMs } from './model/entry.ts'
 import type { Attempt, EntryState, JournalEntry } from './model/entry.ts'
 import { readIdempotencyKey, readName, readOperationId } from './model/key.ts'
-import { readOperation } from './model/operation.ts'
+import { defineWrite, readOperation } from './model/operation.ts'
 import type {
   AnyWriteDefinition,
   ChargeParams,
@@ -159,7 +160,8 @@ export interface BillingClient {
    */
   start(): () => void
   /**
-   * One pass over the deliverable entries of this scope and endpoint, oldest first; two at once are one.
+   * One pass over the deliverable entries of this scope and endpoint, oldest first. A call while one is under way joins it,
+   * whatever its own options say.
    *
    * @throws {JournalUnavailableError} the journal could not be listed
    * @throws {ClientClosedError} nothing was sent
@@ -171,7 +173,7 @@ export interface BillingClient {
    * @throws {AmbiguousReferenceError} the reference fits several subjects
    */
   find(ref: OperationRef): Promise<Outcome | undefined>
-  /** The entries of this scope and endpoint, oldest first. */
+  /** The entries of this scope and endpoint, oldest first; those that this version cannot read are told by an event. */
   entries(filter?: EntriesFilter): AsyncIterable<EntryView>
   /**
    * Cancels a pending entry, durably, and returns its outcome; naming it again needs `reopen: true`.
@@ -217,16 +219,18 @@ let clients = 0
 /** @internal The same in a world of the caller's; for tests. */
 export function createClient(options: BillingClientOptions, runtime: Runtime): BillingClient {
   const settings = readOptions(options)
+  const { store } = settings
   const closing = new AbortController()
   const number = ++clients
   const context: Context = {
     settings,
-    store: settings.store,
+    store,
     runtime,
     events: new Events(),
     owner: () => `${settings.store.owner}#${number}`,
     definitions: new Map(settings.writes.map((write) => [write.kind, write])),
     deliveries: new Map(),
+    opening: new Set(),
     closing: closing.signal,
   }
   /** Openings under way by name, so that two calls in one tick become one entry and one delivery. */
@@ -255,25 +259,24 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
   }
 
   const directly = async (call: Call, budget: Budget, signal: AbortSignal | undefined): Promise<Outcome> => {
-    const { opened, joined } = await exclusively(call, async () => {
-      const it = await openEntry(context, call)
+    const { opened, joined } = await exclusively(call, (it) => ({
+      opened: it,
       // Joined before the next call of this name is let in, so that it finds this delivery under way.
-      return {
-        opened: it,
-        joined: it.kind === 'deliver' ? deliver(context, it.entry, it.begun).join(budget, signal) : undefined,
-      }
-    })
-    if (!joined) return outcome(opened.entry, false)
+      joined: it.kind === 'deliver' ? deliver(context, it.entry, it.prepared).join(budget, signal) : undefined,
+    }))
     const delivered = await joined
-    return await outcomeOfDelivered(delivered)
+    if (!delivered) return outcome(opened.entry, false)
+    const { entry, heardReceiver } = delivered
+    // Only a later revision can stand beside a contradiction here; the first one would have been answered with it.
+    const contradicted = entry.revision > 1 ? await contradictedRevision(entry) : undefined
+    return contradicted ? outcome(contradicted, false) : outcome(entry, heardReceiver, hintOf(entry))
   }
 
   const inBackground = async (call: Call): Promise<Outcome | Queued> => {
-    const opened = await exclusively(call, async () => ({ opened: await openEntry(context, call) }))
-    const { entry, kind } = opened.opened
-    if (kind === 'answer') return outcome(entry, false)
-    deliverLater(opened.opened)
-    return queuedOf(entry, { nowMs: runtime.nowMs(), source: 'journal', durable: settings.store.durable })
+    const opened = await exclusively(call, (it) => it)
+    if (opened.kind === 'answer') return outcome(opened.entry, false)
+    deliverLater(opened)
+    return queuedOf(opened.entry, { nowMs: runtime.nowMs(), source: 'journal', durable: settings.store.durable })
   }
 
   const deliverLater = (opened: Extract<Opened, { kind: 'deliver' }>): void => {
@@ -286,17 +289,17 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     })
   }
 
-  /** One opening of a name at a time in this client. */
-  const exclusively = async <T>(
-    call: Call,
-    action: () => Promise<{ opened: Opened } & T>,
-  ): Promise<{ opened: Opened } & T> => {
+  /** One opening of a name at a time in this client; what follows at once still belongs to it. */
+  const exclusively = async <T>(call: Call, then: (opened: Opened) => T): Promise<T> => {
     const name = JSON.stringify([call.operation.kind, call.operation.subject, call.operationId])
     const before = openings.get(name)
     const mine = (async () => {
       await before
       refuseIfClosed()
-      return await action()
+      const opened = await openEntry(context, call)
+      const result = then(opened)
+      context.opening.delete(opened.entry.key)
+      return result
     })()
     const settled = mine.then(
       () => {},
@@ -324,15 +327,15 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
       hint,
     })
 
-  const outcomeOfDelivered = async (delivered: Delivered): Promise<Outcome> => {
-    const { entry, heardReceiver } = delivered
-    const contradicted = entry.revision > 1 && isDeliverable(entry) ? await contradictedSibling(entry) : undefined
-    return contradicted ? outcome(contradicted, false) : outcome(entry, heardReceiver, hintOf(entry))
+  /** While a word contradicts one revision, that is the answer to the whole operation. */
+  const contradictedRevision = async (
+    of: Pick<JournalEntry, 'kind' | 'operationId' | 'subject'>,
+  ): Promise<JournalEntry | undefined> => {
+    const all = await read(() => store.history({ scope: settings.scope, kind: of.kind, operationId: of.operationId }))
+    return all.find(
+      (other) => other.endpoint === settings.endpoint && other.subject === of.subject && other.contradiction !== null,
+    )
   }
-
-  /** While a word contradicts an earlier revision, that is the answer to the whole operation. */
-  const contradictedSibling = async (entry: JournalEntry): Promise<JournalEntry | undefined> =>
-    (await revisionsOf(entry)).find((other) => other.contradiction !== null)
 
   const hintOf = (entry: JournalEntry): string | undefined => {
     const origin = runtime.origin()
@@ -343,34 +346,17 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
 
   // ----------------------------------------------------------------------------------------------------- the journal
 
-  const revisionsOf = async (
-    name: Pick<JournalEntry, 'kind' | 'operationId' | 'subject'>,
-  ): Promise<readonly JournalEntry[]> => {
-    const all = await read(() =>
-      context.store.history({ scope: settings.scope, kind: name.kind, operationId: name.operationId }),
-    )
-    return all.filter((entry) => entry.endpoint === settings.endpoint && entry.subject === name.subject)
-  }
-
-  const read = async <T>(action: () => Promise<T>): Promise<T> => {
-    try {
-      return await action()
-    } catch (error) {
-      const fault = journalFault(error, { sentByThisCall: false })
-      context.events.emit({ type: 'storage-fault', step: 'read', fault: fault.fault, atMs: runtime.nowMs() })
-      throw fault
-    }
-  }
+  const read = <T>(action: () => Promise<T>): Promise<T> => guarded(context, 'read', action)
 
   /** The entry that a reference means. */
   const entryOf = async (ref: OperationRef): Promise<JournalEntry | undefined> => {
     if ('key' in ref) {
-      const entry = await read(() => context.store.get(settings.endpoint, readName(ref.key, 'key')))
+      const entry = await read(() => store.get(settings.endpoint, readName(ref.key, 'key')))
       return entry?.scope === settings.scope ? entry : undefined
     }
     const { kind, operationId, subject, revision } = ref
     const all = await read(() =>
-      context.store.history({
+      store.history({
         scope: settings.scope,
         kind: readName(kind, 'kind'),
         operationId: readOperationId(operationId),
@@ -386,8 +372,6 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
         subjects,
       )
     }
-    const contradicted = here.find((entry) => entry.contradiction !== null)
-    if (contradicted) return contradicted
     return revision === undefined
       ? here.toSorted((one, other) => one.revision - other.revision).at(-1)
       : here.find((entry) => entry.revision === revision)
@@ -399,13 +383,12 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     do {
       const cursor = after
       const page = await read(() =>
-        context.store.list(
-          { endpoint: settings.endpoint, scope: settings.scope, kind, operationId, states },
-          100,
-          cursor,
-        ),
+        store.list({ endpoint: settings.endpoint, scope: settings.scope, kind, operationId, states }, 100, cursor),
       )
       for (const entry of page.entries) yield viewOf(entry)
+      if (page.unreadable > 0) {
+        context.events.emit({ type: 'left-alone', why: 'unreadable', count: page.unreadable, atMs: runtime.nowMs() })
+      }
       after = page.next
     } while (after !== undefined)
   }
@@ -439,7 +422,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
         )
       }
       const canceled = advance(entry, { kind: 'canceled', by: 'caller' }, runtime.nowMs())
-      if (await read(() => context.store.replace(canceled))) {
+      if (await read(() => store.replace(canceled))) {
         emitChange(context, entry, canceled)
         return outcome(canceled, false)
       }
@@ -448,9 +431,8 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
 
   // ------------------------------------------------------------------------------------------------------- deliveries
 
-  const resume = (resumeOptions: ResumeOptions = {}): Promise<ResumeSummary> => {
-    if (closing.signal.aborted)
-      return Promise.reject(new ClientClosedError('The client was closed. Nothing was sent by this call.'))
+  const resume = async (resumeOptions: ResumeOptions = {}): Promise<ResumeSummary> => {
+    refuseIfClosed()
     const deadlineMs = readMs(resumeOptions.deadlineMs, 'deadlineMs', settings.policy.deadlineMs, 1)
     resuming ??= runPass(context, {
       budget: () => budgetOf(deadlineMs),
@@ -461,7 +443,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
       .finally(() => {
         resuming = undefined
       })
-    return resuming
+    return await resuming
   }
 
   const close = (): Promise<void> => {
@@ -469,7 +451,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
       closing.abort()
       await Promise.all(openings.values())
       await Promise.all([...context.deliveries.values()].map((delivery: Delivery) => delivery.ended))
-      if (settings.ownsStore) await context.store.close()
+      if (settings.ownsStore) await store.close()
     })()
     return closed
   }
@@ -499,7 +481,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     resume,
     async find(ref) {
       const entry = await entryOf(ref)
-      return entry && outcome(entry, false)
+      return entry && outcome((await contradictedRevision(entry)) ?? entry, false)
     },
     entries,
     cancel,
@@ -512,7 +494,10 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
 /** A kind is part of the key, so it has one meaning; the library's own kinds are taken. */
 function registerDefinition(context: Context, definition: AnyWriteDefinition): void {
   const { settings } = context
-  const known = context.definitions.get(definition?.kind)
+  if (typeof definition !== 'object' || definition === null) {
+    throw new InvalidInputError('definition', 'The definition must be what defineWrite returns.')
+  }
+  const known = context.definitions.get(definition.kind)
   if (known === definition) return
   if (known && settings.writes.some((write) => write.kind === definition.kind)) {
     throw new InvalidInputError(
@@ -520,6 +505,7 @@ function registerDefinition(context: Context, definition: AnyWriteDefinition): v
       `The kind ${definition.kind} is defined already; another write needs a kind of its own.`,
     )
   }
+  defineWrite(definition)
   refuseShortWindow(
     definition.kind,
     keyWindowMs(settings.dialect, definition.kind, settings.windowMarginMs),

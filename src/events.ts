@@ -78,7 +78,8 @@ export class Events {
   emit(event: BillingEvent): void {
     for (const listener of this.#listeners) {
       try {
-        listener(event)
+        // An async listener passes for one that returns nothing; its rejection is no more ours than a throw.
+        void Promise.resolve(listener(event) as unknown).catch(() => {})
       } catch {
         // An observer must not be able to stop a payment.
       }

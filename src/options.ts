@@ -4,7 +4,7 @@
 import { defaultJournal } from '#default-store'
 import { standard } from './dialects/standard.ts'
 import type { Dialect } from './dialects/dialect.ts'
-import { readFreshHeaders } from './engine/credentials.ts'
+import { readHeaders } from './engine/credentials.ts'
 import type { CredentialsOption } from './engine/credentials.ts'
 import type { Settings } from './engine/context.ts'
 import { keyWindowMs, longestCallMs } from './engine/schedule.ts'
@@ -117,6 +117,8 @@ export function readOptions(options: BillingClientOptions): Settings {
   refuseUnknownOptions(options, KNOWN, '')
   const baseUrl = readBaseUrl(options.baseUrl)
   const dialect = options.dialect ?? standard()
+  // They are sent with every attempt and stored with every entry, so they may say nothing about the key or the body.
+  readHeaders(dialect.headers, dialect.keyHeader('key').name)
   const policy = readPolicy(options.retry ?? {})
   const windowMarginMs = Math.max(
     readMs(options.windowMarginMs, 'windowMarginMs', HOUR_MS, 0),
@@ -246,7 +248,7 @@ function readCredentials(options: BillingClientOptions, scope: string, dialect: 
       throw new InvalidInputError('credentials', 'credentials must be a function.')
     return options.credentials
   }
-  const headers = readFreshHeaders(options.headers ?? {}, dialect.keyHeader('key').name)
+  const headers = readHeaders(options.headers ?? {}, dialect.keyHeader('key').name)
   return () => ({ scope, headers })
 }
 

@@ -30,7 +30,7 @@ export interface StandardOptions {
   readonly headers?: Readonly<Record<string, string>> | undefined
   /**
    * Statuses whose refusals come from behind the receiver's key layer, by kind: a refusal with one of them, with a JSON
-   * error, is believed also after an ambiguous attempt. Default `{ charge: [402] }`.
+   * error, is believed also after an ambiguous attempt. Default, and for kinds that are not named, `{ charge: [402] }`.
    */
   readonly recordedRefusals?: Readonly<Record<string, readonly number[]>> | undefined
   /** Whether the receiver keeps a rejection under its key. Default `true`. */
@@ -48,7 +48,8 @@ const MAX_KEY_LENGTH = 255
  * @throws {InvalidInputError} if an option is not usable
  */
 export function standard(options: StandardOptions = {}): Dialect {
-  const { keyRetentionMs = 86_400_000, longestRequestMs = 120_000, recordedRefusals = { charge: [402] } } = options
+  const { keyRetentionMs = 86_400_000, longestRequestMs = 120_000 } = options
+  const recordedRefusals: Readonly<Record<string, readonly number[]>> = { charge: [402], ...options.recordedRefusals }
   if (keyRetentionMs !== 'unpublished' && !(keyRetentionMs > 0)) {
     throw new InvalidInputError(
       'keyRetentionMs',
@@ -89,7 +90,10 @@ function classify(reply: HttpReply, asked: Asked, recordedRefusals: readonly num
   if (status === 408) return unclear('server-error', reply)
 
   const error = readError(reply)
-  if ((status === 400 || status === 409 || status === 422) && error?.saysMismatch) return { kind: 'conflict' }
+  if (status === 400 || status === 409 || status === 422) {
+    if (error?.about === 'mismatch') return { kind: 'conflict' }
+    if (error?.about === 'in-progress') return { kind: 'busy', ...retryAfter(reply) }
+  }
   // 409 is the same key still at work (Idempotency-Key draft 07, 2.7). Waiting is safe; a new key would be a second charge.
   if (status === 409) return { kind: 'busy', ...retryAfter(reply) }
 
@@ -140,7 +144,8 @@ function readSafely(definition: AnyWriteDefinition, json: JsonObject): ReturnTyp
 interface ReceivedError {
   readonly code: string | undefined
   readonly message: string | undefined
-  readonly saysMismatch: boolean
+  /** What the error says about the key, if anything. */
+  readonly about: 'mismatch' | 'in-progress' | undefined
   readonly reply: JsonObject
 }
 
@@ -164,24 +169,25 @@ function errorOf(reply: JsonObject, codes: readonly unknown[], message: unknown)
   return {
     code: words[0],
     message: typeof message === 'string' ? message : undefined,
-    saysMismatch: words.some(isMismatch) && !words.some(isInProgress),
+    // The code first, which says more than the type beside it.
+    about: words.map(aboutKey).find((about) => about !== undefined),
     reply,
   }
 }
 
 /**
- * Whether a code or problem type says that the key was used with other parameters, such as `idempotency_key_reused`,
- * `idempotency_error` or `https://…/idempotency-key-mismatch`. Message text is never looked at.
+ * What a code or a problem type says about the key: that it was used with other parameters, such as `idempotency_key_reused`
+ * or `https://…/idempotency-key-mismatch`, or that it is still at work, such as `idempotency_key_in_use`. Message text
+ * is never looked at, and of an address only its last part.
  */
-function isMismatch(code: string): boolean {
-  const words = code.toLowerCase().replaceAll(/[^a-z]+/g, '_')
-  if (!words.includes('idempoten')) return /(?:^|_)(?:parameter|request|payload|body)_mismatch(?:_|$)/.test(words)
+function aboutKey(code: string): ReceivedError['about'] {
+  const words = (code.split(/[/#]/).findLast((part) => part !== '') ?? '').toLowerCase().replaceAll(/[^a-z]+/g, '_')
+  if (/(?:^|_)(?:parameters?|request|payload|body)_mismatch(?:_|$)/.test(words)) return 'mismatch'
+  if (!words.includes('idempoten')) return undefined
+  if (/in_use|in_progress|in_flight|concurrent|processing|outstanding/.test(words)) return 'in-progress'
   return /reuse|mismatch|conflicting_param|different|already_used|used_with|idempotency_error/.test(words)
-}
-
-/** The same key still at work, such as Stripe's `idempotency_key_in_use`; its type alone would read like a mismatch. */
-function isInProgress(code: string): boolean {
-  return /in_use|in_progress|in_flight|concurrent|processing/.test(code.toLowerCase().replaceAll(/[^a-z]+/g, '_'))
+    ? 'mismatch'
+    : undefined
 }
 
 function rejectionOf(reply: HttpReply, error: ReceivedError, recordedRefusals: readonly number[]): Rejection {

@@ -4,6 +4,7 @@
 import { JournalUnavailableError } from '../errors.ts'
 import type { Dialect } from '../dialects/dialect.ts'
 import type { Events } from '../events.ts'
+import { glimpseOf } from '../model/entry.ts'
 import type { JournalEntry } from '../model/entry.ts'
 import type { AnyWriteDefinition } from '../model/operation.ts'
 import type { JournalStore } from '../stores/store.ts'
@@ -46,6 +47,8 @@ export interface Context {
   readonly definitions: Map<string, AnyWriteDefinition>
   /** Deliveries under way, by key; a second call joins instead of starting another. */
   readonly deliveries: Map<string, Delivery>
+  /** Keys of entries that a call is opening: until it delivers them itself, nobody else in this client does. */
+  readonly opening: Set<string>
   /** Fires when the client is closed. */
   readonly closing: AbortSignal
 }
@@ -80,19 +83,41 @@ export function emitChange(context: Context, before: JournalEntry | undefined, a
   }
 }
 
-/** Whatever a journal throws becomes the one error that callers know; a journal of the user's own may throw anything. */
-export function journalFault(
-  error: unknown,
-  details: { sentByThisCall: boolean; entry?: JournalEntry | undefined },
-): JournalUnavailableError {
-  const { sentByThisCall, entry } = details
-  const glimpse = entry && { key: entry.key, state: entry.state }
-  const known = error instanceof JournalUnavailableError ? error : undefined
-  const message = known?.message ?? 'The journal failed.'
-  return new JournalUnavailableError(
-    sentByThisCall
-      ? `${message} An attempt of this call had left before.`
-      : `${message} Nothing was sent by this call.`,
-    { fault: known?.fault ?? 'unavailable', sentByThisCall, entry: glimpse, cause: error },
-  )
+/** What a failed step of the journal leaves to say. */
+export interface StepDetails {
+  readonly sentByThisCall: boolean
+  readonly entry?: JournalEntry | undefined
+}
+
+/**
+ * One step of the journal. Whatever it throws (a journal of the user's own may throw anything) is told to observers and
+ * becomes the one error that callers know.
+ */
+export async function guarded<T>(
+  context: Context,
+  step: 'read' | 'begin' | 'record' | 'list',
+  action: () => Promise<T>,
+  details: () => StepDetails = () => ({ sentByThisCall: false }),
+): Promise<T> {
+  try {
+    return await action()
+  } catch (error) {
+    const { sentByThisCall, entry } = details()
+    const known = error instanceof JournalUnavailableError ? error : undefined
+    const fault = known?.fault ?? 'unavailable'
+    const message = known?.message ?? 'The journal failed.'
+    context.events.emit({
+      type: 'storage-fault',
+      step,
+      fault,
+      atMs: context.runtime.nowMs(),
+      ...(entry ? { key: entry.key } : {}),
+    })
+    throw new JournalUnavailableError(
+      sentByThisCall
+        ? `${message} An attempt of this call had left before.`
+        : `${message} Nothing was sent by this call.`,
+      { fault, sentByThisCall, entry: entry && glimpseOf(entry), cause: error },
+    )
+  }
 }

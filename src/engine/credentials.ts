@@ -3,7 +3,8 @@
  * so that nobody pays another's bill. They are never stored.
  */
 import { InvalidInputError } from '../errors.ts'
-import type { HoldReason } from '../model/entry.ts'
+import type { HoldReason, JournalEntry } from '../model/entry.ts'
+import type { Context } from './context.ts'
 import type { Runtime } from './runtime.ts'
 
 export interface CredentialsRequest {
@@ -34,7 +35,8 @@ const FORBIDDEN = ['content-type', 'content-length', 'content-encoding', 'transf
  *
  * @throws {InvalidInputError} naming the header, never its value
  */
-export function readFreshHeaders(headers: unknown, keyHeaderName: string): Readonly<Record<string, string>> {
+export function readHeaders(given: unknown, keyHeaderName: string): Readonly<Record<string, string>> {
+  const headers = given instanceof Headers ? Object.fromEntries(given) : given
   if (typeof headers !== 'object' || headers === null)
     throw new InvalidInputError('headers', 'headers must be an object of strings.')
   const read: Record<string, string> = {}
@@ -63,8 +65,25 @@ function isHeader(name: string, value: string): boolean {
   }
 }
 
+/** Asks for the credentials of an entry's next attempt; resolves in bounded time and never rejects. */
+export function credentialsFor(context: Context, entry: JournalEntry): Promise<AtHand> {
+  const { settings, runtime } = context
+  const previousStatus = entry.attempts.at(-1)?.status
+  return askCredentials(
+    settings.credentials,
+    {
+      scope: entry.scope,
+      attempt: entry.attemptsBegun + 1,
+      ...(previousStatus === undefined ? {} : { previousStatus }),
+    },
+    entry.request.keyHeader.name,
+    settings.credentialsTimeoutMs,
+    runtime,
+  )
+}
+
 /** Asks for credentials; resolves within `timeoutMs` and never rejects. */
-export async function askCredentials(
+async function askCredentials(
   ask: CredentialsOption,
   request: CredentialsRequest,
   keyHeaderName: string,
@@ -84,7 +103,7 @@ export async function askCredentials(
       return { held: 'no-credentials' }
     }
     if (credentials.scope !== request.scope) return { held: 'other-login' }
-    return { headers: readFreshHeaders(credentials.headers, keyHeaderName) }
+    return { headers: readHeaders(credentials.headers, keyHeaderName) }
   })().catch((): AtHand => ({ held: 'no-credentials' }))
   try {
     return await Promise.race([asked, late])

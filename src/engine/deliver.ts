@@ -7,8 +7,9 @@
  * crash there is ambiguous, and the next process asks again under the same key.
  */
 import pRetry from 'p-retry'
-import { DeliveryAbortedError } from '../errors.ts'
 import type { Dialect } from '../dialects/dialect.ts'
+import { DeliveryAbortedError, JournalUnavailableError } from '../errors.ts'
+import { isJsonObject, isWellFormed } from '../model/canonical.ts'
 import {
   advance,
   glimpseOf,
@@ -18,23 +19,20 @@ import {
   isWindowOver,
   windowEndsAtMs,
 } from '../model/entry.ts'
-import type { Claim, DeliverableEntry, EntryEvent, HoldReason, JournalEntry } from '../model/entry.ts'
+import type { DeliverableEntry, EntryEvent, HoldReason, JournalEntry } from '../model/entry.ts'
+import type { AnyWriteDefinition } from '../model/operation.ts'
 import { factsOf } from '../model/verdict.ts'
 import type { Reply, Verdict } from '../model/verdict.ts'
-import { about, dialectOf, emitChange, journalFault } from './context.ts'
+import { claimUntil, holderOf } from './claim.ts'
+import { about, dialectOf, emitChange, guarded } from './context.ts'
 import type { Context } from './context.ts'
-import { askCredentials } from './credentials.ts'
-import { backoffMs, nextStep } from './schedule.ts'
+import { credentialsFor } from './credentials.ts'
+import type { AtHand } from './credentials.ts'
+import { nextStep } from './schedule.ts'
+import type { Step } from './schedule.ts'
 import { send } from './send.ts'
-
-/** What somebody who waits for a delivery allows it. */
-export interface Budget {
-  readonly attempts: number
-  /** Monotonic time. */
-  readonly deadlineAtMs: number
-  /** `false`: somebody else's claim, a wait and being offline end it at once; background delivery comes back later. */
-  readonly isPatient: boolean
-}
+import { Waiters } from './waiters.ts'
+import type { Budget } from './waiters.ts'
 
 export interface Delivered {
   readonly entry: JournalEntry
@@ -56,79 +54,70 @@ export interface Delivery {
   readonly ended: Promise<void>
 }
 
-/** An attempt that was begun by the commit that made the entry. */
-export interface Begun {
-  readonly headers: Readonly<Record<string, string>>
+/** What the call that opened the entry has in hand for its first attempt. */
+export interface Prepared {
+  /** The commit that made the entry began its first attempt too, with these headers. */
+  readonly begunWith?: Readonly<Record<string, string>> | undefined
+  /** Credentials that were asked for already. */
+  readonly credentials?: Promise<AtHand> | undefined
 }
 
-/** Longer than a hidden tab's timers are held back (a minute), so that a throttled holder does not lose its claim. */
-export const CLAIM_SLACK_MS = 60_000
 /** How often the journal is looked at while somebody else works on the entry. */
 const POLL_MS = { first: 25, most: 500 }
+/** How often a page that is offline looks: some engines come back online without an event. */
+const OFFLINE_LOOK_MS = 1000
 
 /** Thrown inside the loop only: another turn is wanted. */
 class AnotherTurn extends Error {}
 
-interface Waiter extends Budget {
-  /** The loop's count of attempts up to which this one allows more. */
-  readonly attemptsUntil: number
-}
-
 /** Joins the delivery of an entry that is under way in this client, or starts it. */
-export function deliver(context: Context, entry: DeliverableEntry, begun?: Begun): Delivery {
+export function deliver(context: Context, entry: DeliverableEntry, prepared: Prepared = {}): Delivery {
   const underWay = context.deliveries.get(entry.key)
   if (underWay) return underWay
-  const delivery = startDelivery(context, entry, begun)
+  const delivery = startDelivery(context, entry, prepared)
   context.deliveries.set(entry.key, delivery)
   return delivery
 }
 
-function startDelivery(context: Context, first: DeliverableEntry, begun: Begun | undefined): Delivery {
+function startDelivery(context: Context, first: DeliverableEntry, prepared: Prepared): Delivery {
   const { runtime, settings, store } = context
   const { policy } = settings
-  const waiters = new Set<Waiter>()
-  /** Fires when a waiter comes or goes and when the client closes, so that a wait can be looked at again. */
-  let nudge = new AbortController()
+  const waiters = new Waiters(runtime, context.closing)
   let entry: JournalEntry = first
+  let { begunWith, credentials } = prepared
   let attemptsMade = 0
-  /** Replies in which the receiver said something. */
+  /** Requests that may have left, and replies in which the receiver said something. */
+  let requestsSent = 0
   let wordsHeard = 0
-  let isFirstTurn = true
-  let begunHeaders = begun?.headers
-
-  const isWanted = (): boolean => !context.closing.aborted && waiters.size > 0
-  const nudgeAll = (): void => {
-    nudge.abort()
-    nudge = new AbortController()
-  }
-
-  /** Whether anybody waits who allows another attempt at this wall time. */
-  const isAnotherAllowed = (atMs: number): boolean => {
-    const waitMs = Math.max(0, atMs - runtime.nowMs())
-    const canWait = (waiter: Waiter): boolean =>
-      attemptsMade < waiter.attemptsUntil &&
-      (waitMs === 0 || waiter.isPatient) &&
-      runtime.monotonicMs() + waitMs < waiter.deadlineAtMs
-    return !context.closing.aborted && [...waiters].some(canWait)
-  }
+  /** When the next turn may begin, in monotonic time; a first turn waits only for what the receiver asked for. */
+  let dueAtMonotonicMs: number | undefined
 
   // ------------------------------------------------------------------------------------------------- the journal
 
+  const step = <T>(name: 'read' | 'begin' | 'record', action: () => Promise<T>): Promise<T> =>
+    guarded(context, name, action, () => ({ sentByThisCall: requestsSent > 0, entry }))
+
   /** Takes over what others wrote. */
-  const reload = async (): Promise<void> => {
-    const stored = await guarded('read', () => store.get(entry.endpoint, entry.key))
-    if (stored) entry = stored
-  }
+  const reload = (): Promise<void> =>
+    step('read', async () => {
+      const stored = await store.get(entry.endpoint, entry.key)
+      if (!stored) {
+        throw new JournalUnavailableError('The entry is no longer in the journal: its data was cleared meanwhile.', {
+          fault: 'damaged',
+        })
+      }
+      entry = stored
+    })
 
   /** Compare-and-set of one event; if somebody was faster, their version is taken over and nothing is written. */
-  const commit = async (step: 'begin' | 'record', event: EntryEvent): Promise<boolean> => {
-    const next = advance(entry, event, runtime.nowMs())
-    if (next === entry) return true
-    if (!(await guarded(step, () => store.replace(next)))) {
+  const commit = async (name: 'begin' | 'record', event: EntryEvent): Promise<boolean> => {
+    const before = entry
+    const next = advance(before, event, runtime.nowMs())
+    if (next === before) return true
+    if (!(await step(name, () => store.replace(next)))) {
       await reload()
       return false
     }
-    const before = entry
     entry = next
     emitChange(context, before, next)
     return true
@@ -137,121 +126,11 @@ function startDelivery(context: Context, first: DeliverableEntry, begun: Begun |
   /** Writes down what happened, on top of whatever others wrote meanwhile. */
   const record = async (event: EntryEvent): Promise<void> => {
     while (!(await commit('record', event))) {
-      // Each failure means that somebody else's change went through, so this ends.
+      // Each failure means that somebody else's change went through, or reload throws; so this ends.
     }
   }
 
-  const guarded = async <T>(step: 'read' | 'begin' | 'record', action: () => Promise<T>): Promise<T> => {
-    try {
-      return await action()
-    } catch (error) {
-      const fault = journalFault(error, { sentByThisCall: attemptsMade > 0, entry })
-      context.events.emit({ type: 'storage-fault', step, fault: fault.fault, atMs: runtime.nowMs(), key: entry.key })
-      throw fault
-    }
-  }
-
-  // ---------------------------------------------------------------------------------------------------- one turn
-
-  /** Runs once for each attempt; throws AnotherTurn for another one. */
-  const turn = async (): Promise<void> => {
-    const headers = begunHeaders ?? (await beginAttempt())
-    begunHeaders = undefined
-    isFirstTurn = false
-    if (!headers || !isDeliverable(entry)) return
-    const dialect = dialectOf(context, entry)
-    const definition = context.definitions.get(entry.kind)
-    if (!dialect || !definition) return
-
-    const attempt = entry.attemptsBegun
-    const began = runtime.monotonicMs()
-    attemptsMade += 1
-    context.events.emit({
-      type: 'attempt-began',
-      ...about(context, entry),
-      attempt,
-      windowEndsAtMs: windowEndsAtMs(entry),
-    })
-    const sending = entry
-    const reply = await send(
-      {
-        url: urlOf(settings.baseUrl, entry.request.path),
-        request: entry.request,
-        freshHeaders: headers,
-        timeoutMs: policy.attemptTimeoutMs,
-        mayLeave: () => isWanted() && !isWindowOver(sending, runtime.nowMs()),
-      },
-      runtime,
-    )
-    if (reply === 'not-sent') {
-      attemptsMade -= 1
-      await recordNotSent(attempt)
-      return
-    }
-    const verdict = verdictOf(reply, dialect, entry, context.definitions)
-    await recordReply(attempt, reply, verdict, runtime.monotonicMs() - began)
-  }
-
-  const recordNotSent = async (attempt: number): Promise<void> => {
-    const nowMs = runtime.nowMs()
-    await record({
-      kind: 'not-sent',
-      attempt,
-      reason: runtime.isOnline() ? 'not-yet-tried' : 'offline',
-      timing: { nextAttemptAtMs: nowMs, notBeforeMs: 0 },
-      claim: null,
-    })
-    if (isDeliverable(entry) && isWindowOver(entry, nowMs)) await record({ kind: 'ended', reason: windowReason(entry) })
-  }
-
-  const recordReply = async (attempt: number, reply: Reply, verdict: Verdict, durationMs: number): Promise<void> => {
-    const facts = factsOf(reply)
-    const event = (step: ReturnType<typeof stepOf>, goesOn: boolean): EntryEvent => ({
-      kind: 'replied',
-      attempt,
-      verdict,
-      facts,
-      timing: goesOn ? step.next : step.parked,
-      claim: goesOn ? claimUntil(step.next.nextAttemptAtMs) : null,
-    })
-    const stepOf = (after: JournalEntry): ReturnType<typeof nextStep> =>
-      nextStep({ entry: after, verdict, facts, attemptsMade, nowMs: runtime.nowMs() }, policy, runtime.random)
-    // The step needs the entry after the verdict, and the verdict is written down together with the step.
-    const guess = stepOf(entry)
-    const step = stepOf(advance(entry, event(guess, false), runtime.nowMs()))
-    const goesOn = step.mayGoOn && isAnotherAllowed(step.next.nextAttemptAtMs)
-    const isWordOfReceiver = verdict.kind !== 'unclear'
-    try {
-      await record(event(step, goesOn))
-    } catch (fault) {
-      // The receiver's word must reach the caller although it could not be kept; resume asks again under the same key.
-      if (!isWordOfReceiver) throw fault
-      entry = advance(entry, event(step, false), runtime.nowMs())
-      wordsHeard += 1
-      return
-    }
-    if (isWordOfReceiver) wordsHeard += 1
-    const ended = entry.attempts.find((one) => one.number === attempt)
-    context.events.emit({
-      type: 'attempt-ended',
-      ...about(context, entry),
-      attempt,
-      ...facts,
-      result: ended?.result ?? 'unrecorded',
-      ...(ended?.why === undefined ? {} : { why: ended.why }),
-      durationMs,
-    })
-    if (!isDeliverable(entry)) return
-    const { nextAttemptAtMs } = entry
-    const another = step.mayGoOn && isAnotherAllowed(nextAttemptAtMs)
-    context.events.emit({
-      type: 'retry-scheduled',
-      ...about(context, entry),
-      by: another ? 'call' : 'background',
-      nextAttemptAtMs,
-    })
-    if (another) throw new AnotherTurn()
-  }
+  // ------------------------------------------------------------------------------------------- before the attempt
 
   /**
    * Everything up to the durable begin of an attempt.
@@ -260,19 +139,22 @@ function startDelivery(context: Context, first: DeliverableEntry, begun: Begun |
    */
   const beginAttempt = async (): Promise<Readonly<Record<string, string>> | undefined> => {
     for (;;) {
-      if (!isWanted() || !isDeliverable(entry)) return undefined
       if (await isHeldByOther()) return undefined
-      if (!isDeliverable(entry)) return undefined
+      if (!waiters.isWanted || !isDeliverable(entry)) return undefined
       if (!(await isDue(entry))) return undefined
-      if (!(await isOnline())) return await hold('offline')
+      if (!(await isOnline())) return undefined
       if (await isStopped()) return undefined
-      const at = await credentialsFor(context, entry)
-      if ('held' in at) return await hold(at.held)
-      // Credentials may take their time, and time is what these two are about.
+      const at = await (credentials ?? credentialsFor(context, entry))
+      credentials = undefined
+      if ('held' in at) {
+        await hold(at.held)
+        return undefined
+      }
+      // Credentials may take their time, and time is what this is about.
       if (await isStopped()) return undefined
-      if (!isWanted()) return undefined
-      const claim = claimUntil(runtime.nowMs() + policy.attemptTimeoutMs)
-      if (await commit('begin', { kind: 'began', claim })) return at.headers
+      if (!waiters.isWanted) return undefined
+      const untilMs = runtime.nowMs() + policy.attemptTimeoutMs
+      if (await commit('begin', { kind: 'began', claim: claimUntil(context, entry, untilMs) })) return at.headers
       // Somebody else changed the entry; look at it afresh.
     }
   }
@@ -282,33 +164,34 @@ function startDelivery(context: Context, first: DeliverableEntry, begun: Begun |
     let pollMs = POLL_MS.first
     while (isDeliverable(entry) && isClaimedByOther(entry, context.owner(), runtime.nowMs())) {
       const { claim } = entry
-      if (claim && (await guarded('read', () => store.isGone(holderOf(claim))))) return false
-      if (![...waiters].some((waiter) => waiter.isPatient) || !isWanted()) return true
-      await runtime.sleep(pollMs, nudge.signal)
-      if (!isWanted()) return true
+      if (claim && (await step('read', () => store.isGone(holderOf(claim))))) return false
+      if (!waiters.isAnyPatient) return true
+      await runtime.sleep(pollMs, waiters.nudge)
+      if (!waiters.isWanted) return true
       pollMs = Math.min(pollMs * 2, POLL_MS.most)
       await reload()
     }
     return false
   }
 
-  /** Waits until the entry may be tried. A first try by a call waits only for what the receiver asked for. */
+  /** Waits until the next turn is due, if anybody can wait that long. */
   const isDue = async (of: DeliverableEntry): Promise<boolean> => {
-    const dueAtMs = isFirstTurn ? of.notBeforeMs : of.nextAttemptAtMs
-    while (runtime.nowMs() < dueAtMs) {
-      if (!isAnotherAllowed(dueAtMs)) return false
-      await runtime.sleep(dueAtMs - runtime.nowMs(), nudge.signal)
+    dueAtMonotonicMs ??= runtime.monotonicMs() + Math.max(0, of.notBeforeMs - runtime.nowMs())
+    for (;;) {
+      const waitMs = dueAtMonotonicMs - runtime.monotonicMs()
+      if (!waiters.allows(attemptsMade, waitMs)) return false
+      if (waitMs <= 0) return true
+      await runtime.sleep(waitMs, waiters.nudge)
     }
-    return isAnotherAllowed(0)
   }
 
+  /** Being offline costs no attempts: the entry waits, and so does whoever has the patience. */
   const isOnline = async (): Promise<boolean> => {
     while (!runtime.isOnline()) {
-      if (!isWanted() || ![...waiters].some((waiter) => waiter.isPatient)) return false
-      const { signal } = nudge
-      const stop = runtime.onWake(nudgeAll)
-      // Not only the event: some engines come back online without one.
-      await runtime.sleep(1000, signal)
+      await hold('offline')
+      if (!waiters.isAnyPatient) return false
+      const stop = runtime.onWake(waiters.nudgeAll)
+      await runtime.sleep(OFFLINE_LOOK_MS, waiters.nudge)
       stop()
     }
     return true
@@ -316,55 +199,149 @@ function startDelivery(context: Context, first: DeliverableEntry, begun: Begun |
 
   /** What must never be sent is ended here, whatever the reason that brought it here. */
   const isStopped = async (): Promise<boolean> => {
-    if (!isDeliverable(entry)) return true
-    const nowMs = runtime.nowMs()
-    const end = (event: EntryEvent): Promise<true> => record(event).then(() => true)
-    if (isPastSendBefore(entry, nowMs)) return await end({ kind: 'canceled', by: 'send-before' })
-    if (isWindowOver(entry, nowMs)) return await end({ kind: 'ended', reason: windowReason(entry) })
-    if (!dialectOf(context, entry)) return await end({ kind: 'ended', reason: 'dialect-missing' })
-    // A receiver without keys is asked once; one that was found sending may have done it.
-    if (!entry.keyed && entry.state === 'sending') return await end({ kind: 'ended', reason: 'takes-no-key' })
-    if (!context.definitions.has(entry.kind)) {
-      context.events.emit({ type: 'left-alone', why: 'unknown-kind', count: 1, atMs: nowMs })
-      return true
+    for (;;) {
+      if (!isDeliverable(entry)) return true
+      const end = endOf(context, entry)
+      if (!end) return !context.definitions.has(entry.kind) || (entry.revision > 1 && (await isContradicted(entry)))
+      // Only if the entry is still the one that was looked at; otherwise it is looked at again.
+      await commit('record', end)
     }
-    return entry.revision > 1 && (await isContradicted(entry))
   }
 
   /** A word for an earlier revision that came late: this one may be a second effect, so it stops. */
   const isContradicted = async (of: DeliverableEntry): Promise<boolean> => {
-    const revisions = await guarded('read', () => store.history(of))
+    const revisions = await step('read', () => store.history(of))
     return revisions.some(
       (other) => other.endpoint === of.endpoint && other.subject === of.subject && other.contradiction !== null,
     )
   }
 
-  const hold = async (reason: HoldReason): Promise<undefined> => {
-    if (isDeliverable(entry) && entry.reason === reason && reason === 'offline') return undefined
+  const hold = async (reason: HoldReason): Promise<void> => {
+    if (!isDeliverable(entry) || entry.reason === reason) return
     context.events.emit({ type: 'held', ...about(context, entry), reason })
-    const nextAttemptAtMs =
-      reason === 'offline'
-        ? runtime.nowMs()
-        : runtime.nowMs() + backoffMs(2, policy.baseDelayMs, policy.maxBackgroundDelayMs, runtime.random)
-    await commit('record', { kind: 'held', reason, nextAttemptAtMs })
-    return undefined
+    await commit('record', { kind: 'held', reason, nextAttemptAtMs: runtime.nowMs() })
   }
 
-  const claimUntil = (atMs: number): Claim => ({
-    owner: context.owner(),
-    fence: entry.version + 1,
-    untilMs: atMs + policy.attemptTimeoutMs + CLAIM_SLACK_MS,
-  })
+  // --------------------------------------------------------------------------------------------------- the attempt
 
-  // ---------------------------------------------------------------------------------------------------- the loop
+  /** Runs once for each attempt; throws AnotherTurn for another one. */
+  const turn = async (): Promise<void> => {
+    const arrivals = waiters.arrivals
+    const headers = begunWith ?? (await beginAttempt())
+    begunWith = undefined
+    if (headers && isDeliverable(entry) && (await attempt(entry, headers))) return
+    // Whoever came while this turn ended without a request has not had one yet.
+    if (waiters.arrivals > arrivals && isDeliverable(entry) && waiters.allows(attemptsMade, 0)) {
+      dueAtMonotonicMs = undefined
+      throw new AnotherTurn()
+    }
+  }
 
+  /** @returns whether a request left */
+  const attempt = async (of: DeliverableEntry, freshHeaders: Readonly<Record<string, string>>): Promise<boolean> => {
+    const dialect = dialectOf(context, of)
+    const definition = context.definitions.get(of.kind)
+    if (!dialect || !definition) return false
+    const number = of.attemptsBegun
+    const beganAtMs = runtime.monotonicMs()
+    const mayLeave = (): boolean => {
+      const nowMs = runtime.nowMs()
+      // A process that was frozen since the begin may have lost its claim, and somebody else goes on already.
+      const isMine = of.claim !== null && nowMs < of.claim.untilMs
+      if (!waiters.isWanted || !isMine || isWindowOver(of, nowMs)) return false
+      requestsSent += 1
+      return true
+    }
+    context.events.emit({
+      type: 'attempt-began',
+      ...about(context, of),
+      attempt: number,
+      windowEndsAtMs: windowEndsAtMs(of),
+    })
+    const url = `${settings.baseUrl}${of.request.path}`
+    const reply = await send(
+      { url, request: of.request, freshHeaders, timeoutMs: policy.attemptTimeoutMs, mayLeave },
+      runtime,
+    )
+    if (reply === 'not-sent') {
+      const timing = { nextAttemptAtMs: runtime.nowMs(), notBeforeMs: 0 }
+      await record({ kind: 'not-sent', attempt: number, reason: 'not-yet-tried', timing, claim: null })
+      await isStopped()
+      return false
+    }
+    attemptsMade += 1
+    await recordReply(number, reply, verdictOf(reply, dialect, definition, of), runtime.monotonicMs() - beganAtMs)
+    return true
+  }
+
+  const recordReply = async (number: number, reply: Reply, verdict: Verdict, durationMs: number): Promise<void> => {
+    const facts = factsOf(reply)
+    const stepAfter = (after: JournalEntry): Step =>
+      nextStep({ entry: after, verdict, facts, attemptsMade, nowMs: runtime.nowMs() }, policy, runtime.random)
+    const eventOf = (next: Step, goesOn: boolean): EntryEvent => ({
+      kind: 'replied',
+      attempt: number,
+      verdict,
+      facts,
+      timing: goesOn ? next.next : next.parked,
+      claim: goesOn ? claimUntil(context, entry, next.next.nextAttemptAtMs) : null,
+    })
+    // What follows depends on the entry after the verdict, and both are written down together.
+    const next = stepAfter(advance(entry, eventOf(stepAfter(entry), false), runtime.nowMs()))
+    const waitMs = next.next.nextAttemptAtMs - runtime.nowMs()
+    const goesOn = next.mayGoOn && waiters.allows(attemptsMade, waitMs)
+    if (verdict.kind !== 'unclear') wordsHeard += 1
+    try {
+      await record(eventOf(next, goesOn))
+    } catch (fault) {
+      // A receipt must reach the caller although it could not be kept: it stays true, and resume asks again under the same
+      // key. Any other word may be overtaken by what resume then does, so the caller is told of the fault instead.
+      if (verdict.kind !== 'succeeded' && verdict.kind !== 'accepted') throw fault
+      entry = advance(entry, eventOf(next, false), runtime.nowMs())
+      return
+    }
+    emitEnded(number, facts, durationMs)
+    if (!isDeliverable(entry)) return
+    const isAnother = next.mayGoOn && waiters.allows(attemptsMade, waitMs)
+    const { nextAttemptAtMs } = entry
+    context.events.emit({
+      type: 'retry-scheduled',
+      ...about(context, entry),
+      by: isAnother ? 'call' : 'background',
+      nextAttemptAtMs,
+    })
+    if (!isAnother) return
+    dueAtMonotonicMs = runtime.monotonicMs() + waitMs
+    throw new AnotherTurn()
+  }
+
+  const emitEnded = (number: number, facts: ReturnType<typeof factsOf>, durationMs: number): void => {
+    const ended = entry.attempts.find((one) => one.number === number)
+    context.events.emit({
+      type: 'attempt-ended',
+      ...about(context, entry),
+      attempt: number,
+      ...facts,
+      result: ended?.result ?? 'unrecorded',
+      ...(ended?.why === undefined ? {} : { why: ended.why }),
+      durationMs,
+    })
+  }
+
+  // ------------------------------------------------------------------------------------------------------ the loop
+
+  /** At once when the loop is over, so that the next caller starts afresh instead of joining what has ended. */
   const leave = (): void => {
-    // At once when the loop is over, so that the next caller starts afresh instead of joining what has ended.
     if (context.deliveries.get(first.key) === delivery) context.deliveries.delete(first.key)
   }
 
+  /** A claim of ours that outlives the loop would keep others waiting for its lease. */
+  const release = async (): Promise<void> => {
+    if (isDeliverable(entry) && entry.claim?.owner === context.owner()) await commit('record', { kind: 'released' })
+  }
+
   const run = async (): Promise<void> => {
-    // A turn later, so that whoever started the delivery is with it before it looks whether anybody is.
+    // A moment later, so that whoever started the delivery is with it before it looks whether anybody is.
     await Promise.resolve()
     await pRetry(
       async () => {
@@ -381,50 +358,26 @@ function startDelivery(context: Context, first: DeliverableEntry, begun: Begun |
   }
 
   const done = run()
-  const ended = done.catch(() => {})
+  const ended = done.then(release).catch(() => {
+    // Told to those who waited, and by an event.
+  })
+  context.closing.addEventListener('abort', waiters.nudgeAll)
+  void ended.then(() => context.closing.removeEventListener('abort', waiters.nudgeAll))
 
-  const join = async (budget: Budget, signal?: AbortSignal): Promise<Delivered> => {
-    const before = { attemptsMade, wordsHeard }
-    const waiter: Waiter = { ...budget, attemptsUntil: attemptsMade + budget.attempts }
-    waiters.add(waiter)
-    nudgeAll()
-    const left = new AbortController()
-    try {
-      await Promise.race([
-        done,
-        runtime.sleep(budget.deadlineAtMs - runtime.monotonicMs(), left.signal),
-        ...(signal ? [aborted(signal, left.signal)] : []),
-      ])
-      if (signal?.aborted) throw abortedError(entry, attemptsMade > before.attemptsMade, signal)
-      return { entry, attemptsMade: attemptsMade - before.attemptsMade, heardReceiver: wordsHeard > before.wordsHeard }
-    } finally {
-      left.abort()
-      waiters.delete(waiter)
-      nudgeAll()
-    }
-  }
-
-  const delivery: Delivery = { join, ended }
-  context.closing.addEventListener('abort', nudgeAll)
-  void ended.then(() => context.closing.removeEventListener('abort', nudgeAll))
-  return delivery
-}
-
-/** Credentials for the next attempt of an entry. */
-export function credentialsFor(context: Context, entry: JournalEntry): ReturnType<typeof askCredentials> {
-  const { settings, runtime } = context
-  const previousStatus = entry.attempts.at(-1)?.status
-  return askCredentials(
-    settings.credentials,
-    {
-      scope: entry.scope,
-      attempt: entry.attemptsBegun + 1,
-      ...(previousStatus === undefined ? {} : { previousStatus }),
+  const delivery: Delivery = {
+    ended,
+    async join(budget, signal) {
+      const before = { attemptsMade, requestsSent, wordsHeard }
+      await waiters.wait(done, budget, attemptsMade, signal)
+      if (signal?.aborted) throw abortedError(entry, requestsSent > before.requestsSent, signal)
+      return {
+        entry,
+        attemptsMade: attemptsMade - before.attemptsMade,
+        heardReceiver: wordsHeard > before.wordsHeard,
+      }
     },
-    entry.request.keyHeader.name,
-    settings.credentialsTimeoutMs,
-    runtime,
-  )
+  }
+  return delivery
 }
 
 export function abortedError(
@@ -438,42 +391,43 @@ export function abortedError(
   return new DeliveryAbortedError(what, { sentByThisCall, entry: entry && glimpseOf(entry), cause: signal.reason })
 }
 
-/** A dialect or a definition that throws must not lose a reply: then nothing is known, and the entry stays open. */
-function verdictOf(reply: Reply, dialect: Dialect, entry: JournalEntry, definitions: Context['definitions']): Verdict {
+/** What ends the delivery of an entry before another attempt, if anything does. */
+export function endOf(context: Context, entry: DeliverableEntry): EntryEvent | undefined {
+  const nowMs = context.runtime.nowMs()
+  if (isPastSendBefore(entry, nowMs)) return { kind: 'canceled', by: 'send-before' }
+  if (isWindowOver(entry, nowMs)) {
+    const isOfAnother = entry.mayPredateJournal && entry.attemptsBegun === 0
+    return { kind: 'ended', reason: isOfAnother ? 'may-predate-journal' : 'window-over' }
+  }
+  if (!dialectOf(context, entry)) return { kind: 'ended', reason: 'dialect-missing' }
+  // A receiver without keys is asked once; whoever finds the entry sending cannot know what became of it.
+  if (!entry.keyed && entry.state === 'sending') return { kind: 'ended', reason: 'takes-no-key' }
+  return undefined
+}
+
+/**
+ * What a reply means. A dialect or a definition that throws, or makes something of a reply that no journal could keep, must
+ * not lose it: then nothing is known, and the entry stays open.
+ */
+function verdictOf(reply: Reply, dialect: Dialect, definition: AnyWriteDefinition, of: JournalEntry): Verdict {
   if (reply.kind === 'lost') return { kind: 'unclear', why: reply.why }
-  const definition = definitions.get(entry.kind)
-  if (!definition) return { kind: 'unclear', why: 'not-a-receipt' }
   try {
     // Through text, so that the caller gets today what a restart would read tomorrow.
-    return JSON.parse(JSON.stringify(dialect.classify(reply, { definition, expected: entry.expected }))) as Verdict
+    const verdict = JSON.parse(
+      JSON.stringify(dialect.classify(reply, { definition, expected: of.expected })),
+    ) as Verdict
+    return isKeepable(verdict) ? verdict : { kind: 'unclear', why: 'not-a-receipt' }
   } catch {
     return { kind: 'unclear', why: 'not-a-receipt' }
   }
 }
 
-function windowReason(entry: JournalEntry): 'window-over' | 'may-predate-journal' {
-  return entry.mayPredateJournal && entry.attemptsBegun === 0 ? 'may-predate-journal' : 'window-over'
-}
-
-/** The process or tab of a claim, without the client in it. */
-function holderOf(claim: Claim): string {
-  return claim.owner.slice(0, claim.owner.lastIndexOf('#'))
-}
-
-function urlOf(baseUrl: string, path: string): string {
-  return `${baseUrl}${path}`
-}
-
-/** Resolves when the signal fires, and lets go of it when the caller has left. */
-async function aborted(signal: AbortSignal, left: AbortSignal): Promise<void> {
-  if (signal.aborted) return
-  await new Promise<void>((resolve) => {
-    const settle = (): void => {
-      signal.removeEventListener('abort', settle)
-      left.removeEventListener('abort', settle)
-      resolve()
-    }
-    signal.addEventListener('abort', settle)
-    left.addEventListener('abort', settle)
-  })
+function isKeepable(verdict: Verdict): boolean {
+  if ('receipt' in verdict) {
+    const { id, reply } = verdict.receipt
+    return typeof id === 'string' && id !== '' && isWellFormed(id) && isJsonObject(reply)
+  }
+  if (verdict.kind !== 'refused') return true
+  const { kind, behindKey, status } = verdict.rejection
+  return (kind === 'declined' || kind === 'invalid') && typeof behindKey === 'boolean' && typeof status === 'number'
 }

@@ -2,18 +2,21 @@
  * From a call to an entry: the one that the journal holds under this name, or a new one, durable before anything is sent.
  * A direct call whose credentials are at hand makes the entry and begins its first attempt in one commit.
  */
-import { advance, isDeliverable, isWindowOver, newEntry } from '../model/entry.ts'
-import type { Claim, DeliverableEntry, EntryDraft, JournalEntry } from '../model/entry.ts'
+import { advance, isDeliverable, newEntry } from '../model/entry.ts'
+import type { DeliverableEntry, EntryDraft, EntryEvent, JournalEntry } from '../model/entry.ts'
 import { keyOf } from '../model/key.ts'
 import type { IdempotencyKey, OperationId, OperationName } from '../model/key.ts'
 import { openingOf } from '../model/opening.ts'
 import type { Wanted } from '../model/opening.ts'
+import { readEncoded, readPath } from '../model/operation.ts'
 import type { AnyWriteDefinition, Operation } from '../model/operation.ts'
 import type { Seen } from '../stores/store.ts'
-import { emitChange, journalFault } from './context.ts'
+import { claimUntil } from './claim.ts'
+import { emitChange, guarded } from './context.ts'
 import type { Context } from './context.ts'
-import { credentialsFor, CLAIM_SLACK_MS } from './deliver.ts'
-import type { Begun } from './deliver.ts'
+import { credentialsFor } from './credentials.ts'
+import { endOf } from './deliver.ts'
+import type { Prepared } from './deliver.ts'
 import { keyWindowMs } from './schedule.ts'
 
 /** A call, read and complete. */
@@ -32,9 +35,9 @@ export interface Call {
 }
 
 export type Opened =
-  /** Nothing is to be sent. */
-  | { readonly kind: 'answer'; readonly entry: JournalEntry; readonly isNew: boolean }
-  | { readonly kind: 'deliver'; readonly entry: DeliverableEntry; readonly begun?: Begun; readonly isNew: boolean }
+  /** Nothing is to be sent now. */
+  | { readonly kind: 'answer'; readonly entry: JournalEntry }
+  | { readonly kind: 'deliver'; readonly entry: DeliverableEntry; readonly prepared: Prepared }
 
 /** Credentials that take longer than this are not at hand: then the entry is made durable first. */
 const AT_HAND_MS = 25
@@ -47,58 +50,70 @@ const AT_HAND_MS = 25
  * @throws {JournalUnavailableError} nothing was sent
  */
 export async function openEntry(context: Context, call: Call): Promise<Opened> {
-  const { runtime, store } = context
+  const { runtime, store, settings } = context
   const wanted = wantedOf(context, call)
   const predates = await mayPredateJournal(context, call)
-  let revision = call.revision ?? 1
-  let seen: readonly Seen[] = []
+  // Fixed headers cost nothing to ask for, so the entry is inserted on the chance that there is none. Others are asked for only
+  // once it is known that they are needed.
+  let found: readonly JournalEntry[] = settings.hasFixedHeaders
+    ? []
+    : await guarded(context, 'read', () => store.history(wanted))
   for (;;) {
-    const draft = newEntry(draftOf(context, call, wanted, revision, predates), runtime.nowMs())
-    const fresh = await firstVersionOf(context, call, draft)
-    const result = await guarded(context, () => store.insert(fresh.entry, seen))
-    if (result.inserted) {
-      emitChange(context, undefined, fresh.entry)
-      return isDeliverable(fresh.entry)
-        ? { kind: 'deliver', entry: fresh.entry, isNew: true, ...(fresh.begun ? { begun: fresh.begun } : {}) }
-        : { kind: 'answer', entry: fresh.entry, isNew: true }
-    }
-    const opening = openingOf(result.found, wanted, runtime.nowMs())
+    const opening = openingOf(found, wanted, runtime.nowMs())
     switch (opening.kind) {
       case 'answer':
-        return { kind: 'answer', entry: opening.entry, isNew: false }
-      case 'deliver':
-        return { kind: 'deliver', entry: opening.entry, isNew: false }
-      case 'open':
-        revision = opening.revision
-        seen = result.found
+        return { kind: 'answer', entry: opening.entry }
+      case 'open': {
+        const inserted = await insert(context, call, draftOf(context, call, wanted, opening.revision, predates), found)
+        if ('opened' in inserted) return inserted.opened
+        found = inserted.found
         break
+      }
+      case 'deliver':
       case 'reopen': {
-        const { request, fingerprint, expected, volatileFields, sendBeforeAtMs, dialect } = draftOf(
-          context,
-          call,
-          wanted,
-          opening.entry.revision,
-          predates,
-        )
-        const kept = { ...request, keyHeader: opening.entry.request.keyHeader }
-        const again = advance(
-          opening.entry,
-          {
-            kind: 'reopened',
-            wanted: { request: kept, fingerprint, expected, volatileFields, sendBeforeAtMs, dialect },
-            claim: null,
-          },
-          runtime.nowMs(),
-        )
-        if ((await guarded(context, () => store.replace(again))) && isDeliverable(again)) {
-          emitChange(context, opening.entry, again)
-          return { kind: 'deliver', entry: again, isNew: true }
+        const event: EntryEvent | undefined =
+          opening.kind === 'reopen'
+            ? {
+                kind: 'reopened',
+                wanted: draftOf(context, call, wanted, opening.entry.revision, predates, opening.entry.key),
+              }
+            : datedBy(call, predates)
+        const entry = event ? advance(opening.entry, event, runtime.nowMs()) : opening.entry
+        const isKept = entry === opening.entry || (await guarded(context, 'begin', () => store.replace(entry)))
+        if (isKept) {
+          emitChange(context, opening.entry, entry)
+          return isDeliverable(entry) ? { kind: 'deliver', entry, prepared: {} } : { kind: 'answer', entry }
         }
         // Somebody was faster: look again at what is there now.
-        seen = []
+        found = await guarded(context, 'read', () => store.history(wanted))
         break
       }
     }
+  }
+}
+
+/** Inserts a new entry; if the journal holds something else than was seen, nothing is written and that is given back. */
+async function insert(
+  context: Context,
+  call: Call,
+  draft: EntryDraft,
+  found: readonly JournalEntry[],
+): Promise<{ opened: Opened } | { found: readonly JournalEntry[] }> {
+  // From here until the call delivers it, a pass of background delivery must not take the entry up.
+  context.opening.add(draft.key)
+  let isInserted = false
+  try {
+    const { entry, prepared } = await firstVersionOf(context, call, newEntry(draft, context.runtime.nowMs()))
+    const seen: readonly Seen[] = found.filter((other) => other.subject === draft.subject || other.key === draft.key)
+    const result = await guarded(context, 'begin', () => context.store.insert(entry, seen))
+    if (!result.inserted) return { found: result.found }
+    isInserted = true
+    emitChange(context, undefined, entry)
+    return {
+      opened: isDeliverable(entry) && prepared ? { kind: 'deliver', entry, prepared } : { kind: 'answer', entry },
+    }
+  } finally {
+    if (!isInserted) context.opening.delete(draft.key)
   }
 }
 
@@ -107,29 +122,36 @@ async function firstVersionOf(
   context: Context,
   call: Call,
   draft: JournalEntry,
-): Promise<{ entry: JournalEntry; begun?: Begun }> {
+): Promise<{ entry: JournalEntry; prepared?: Prepared }> {
   const { runtime, settings } = context
-  if (isWindowOver(draft, runtime.nowMs())) {
-    const reason = draft.mayPredateJournal ? 'may-predate-journal' : 'window-over'
-    return { entry: { ...advance(draft, { kind: 'ended', reason }, runtime.nowMs()), version: 1 } }
+  const first = (event: EntryEvent): JournalEntry => ({ ...advance(draft, event, runtime.nowMs()), version: 1 })
+  if (!isDeliverable(draft)) return { entry: draft }
+  const end = endOf(context, draft)
+  if (end) return { entry: first(end) }
+  if (call.background) return { entry: draft, prepared: {} }
+  if (!runtime.isOnline()) {
+    return { entry: first({ kind: 'held', reason: 'offline', nextAttemptAtMs: runtime.nowMs() }), prepared: {} }
   }
-  if (call.background || !runtime.isOnline()) return { entry: draft }
+  const credentials = credentialsFor(context, draft)
   const late = new AbortController()
-  const at = await Promise.race([
-    credentialsFor(context, draft),
-    runtime.sleep(AT_HAND_MS, late.signal).then(() => undefined),
-  ])
+  const at = await Promise.race([credentials, runtime.sleep(AT_HAND_MS, late.signal).then(() => undefined)])
   late.abort()
-  if (!at || 'held' in at || isWindowOver(draft, runtime.nowMs())) return { entry: draft }
-  const claim: Claim = {
-    owner: context.owner(),
-    fence: 1,
-    untilMs: runtime.nowMs() + settings.policy.attemptTimeoutMs + CLAIM_SLACK_MS,
-  }
-  return {
-    entry: { ...advance(draft, { kind: 'began', claim }, runtime.nowMs()), version: 1 },
-    begun: { headers: at.headers },
-  }
+  if (!at) return { entry: draft, prepared: { credentials } }
+  // Nothing can be sent now, so there is nothing to deliver: the entry waits.
+  if ('held' in at) return { entry: first({ kind: 'held', reason: at.held, nextAttemptAtMs: runtime.nowMs() }) }
+  const claim = claimUntil(context, draft, runtime.nowMs() + settings.policy.attemptTimeoutMs)
+  return { entry: first({ kind: 'began', claim }), prepared: { begunWith: at.headers } }
+}
+
+function datedBy(call: Call, mayPredateJournal: boolean): EntryEvent | undefined {
+  const eventAtMs = timeOf(call)
+  return eventAtMs === undefined ? undefined : { kind: 'dated', eventAtMs, mayPredateJournal }
+}
+
+/** The earliest time that the call gives for its event. */
+function timeOf(call: Call): number | undefined {
+  const times = [call.eventAtMs, call.operation.occurredAtMs].filter((ms) => ms !== undefined)
+  return times.length === 0 ? undefined : Math.min(...times)
 }
 
 function wantedOf(context: Context, call: Call): Wanted {
@@ -154,15 +176,23 @@ function nameOf(context: Context, call: Call): OperationName {
   return { scope: context.settings.scope, kind, subject, operationId: call.operationId }
 }
 
-function draftOf(context: Context, call: Call, wanted: Wanted, revision: number, predates: boolean): EntryDraft {
+function draftOf(
+  context: Context,
+  call: Call,
+  wanted: Wanted,
+  revision: number,
+  mayPredateJournal: boolean,
+  keptKey?: IdempotencyKey,
+): EntryDraft {
   const { settings, runtime } = context
   const { dialect } = settings
   const { definition, operation } = call
   const nowMs = runtime.nowMs()
   const name = nameOf(context, call)
-  const key = call.idempotencyKey ?? keyOf(name, revision)
-  const { path, body, contentType } = dialect.encode(definition, operation.fields)
-  const times = [call.eventAtMs, operation.occurredAtMs, nowMs].filter((ms) => ms !== undefined)
+  const key = keptKey ?? call.idempotencyKey ?? keyOf(name, revision)
+  const encoded = dialect.encode(definition, operation.fields)
+  const { body, contentType } = readEncoded(encoded)
+  const eventAtMs = timeOf(call) ?? null
   const sendBeforeMs = call.sendBeforeMs ?? definition.sendBeforeMs
   return {
     ...name,
@@ -172,7 +202,7 @@ function draftOf(context: Context, call: Call, wanted: Wanted, revision: number,
     revision,
     request: {
       method: definition.method,
-      path,
+      path: readPath(encoded.path, 'path'),
       keyHeader: dialect.keyHeader(key),
       contentType,
       headers: dialect.headers,
@@ -185,11 +215,11 @@ function draftOf(context: Context, call: Call, wanted: Wanted, revision: number,
     keyed: dialect.takesKey(operation.kind),
     longestRequestMs: Math.max(dialect.longestRequestMs, settings.policy.attemptTimeoutMs),
     namedAtMs: nowMs,
-    eventAtMs: call.eventAtMs ?? operation.occurredAtMs ?? null,
-    mayPredateJournal: predates,
+    eventAtMs,
+    mayPredateJournal,
     window: {
       names: settings.names,
-      startAtMs: settings.names === 'shared' ? Math.min(...times) : null,
+      startAtMs: settings.names === 'shared' ? Math.min(eventAtMs ?? nowMs, nowMs) : null,
       lengthMs: keyWindowMs(dialect, operation.kind, settings.windowMarginMs),
       marginMs: settings.windowMarginMs,
     },
@@ -199,17 +229,7 @@ function draftOf(context: Context, call: Call, wanted: Wanted, revision: number,
 
 /** An event older than the journal may have been sent by a journal that is gone (only names that others use too). */
 async function mayPredateJournal(context: Context, call: Call): Promise<boolean> {
-  const eventAtMs = call.eventAtMs ?? call.operation.occurredAtMs
+  const eventAtMs = timeOf(call)
   if (eventAtMs === undefined || context.settings.names === 'own') return false
-  return eventAtMs < (await guarded(context, () => context.store.bornAtMs()))
-}
-
-async function guarded<T>(context: Context, action: () => Promise<T>): Promise<T> {
-  try {
-    return await action()
-  } catch (error) {
-    const fault = journalFault(error, { sentByThisCall: false })
-    context.events.emit({ type: 'storage-fault', step: 'begin', fault: fault.fault, atMs: context.runtime.nowMs() })
-    throw fault
-  }
+  return eventAtMs < (await guarded(context, 'read', () => context.store.bornAtMs()))
 }

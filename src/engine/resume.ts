@@ -4,11 +4,11 @@
  */
 import type { DeliverableEntry, EntryState } from '../model/entry.ts'
 import { isDeliverable } from '../model/entry.ts'
-import { journalFault } from './context.ts'
+import { guarded } from './context.ts'
 import type { Context } from './context.ts'
 import { deliver } from './deliver.ts'
-import type { Budget } from './deliver.ts'
 import type { OpenCount } from '../stores/store.ts'
+import type { Budget } from './waiters.ts'
 
 /** What a pass did. The first numbers count entries that were deliverable when it began. */
 export interface ResumeSummary {
@@ -73,41 +73,55 @@ export async function runPass(
   let done = 0
   let unreadable = 0
   let nextAttemptAtMs: number | undefined
+  let unknownKinds = 0
   const tell = (): void => {
     try {
-      pass.onProgress?.({ done, found })
+      // An async watcher is no more ours to wait for than a throwing one.
+      void Promise.resolve(pass.onProgress?.({ done, found }) as unknown).catch(() => {})
     } catch {
       // Whoever watches must not be able to stop the work.
     }
   }
   const isOver = (): boolean => context.closing.aborted || pass.signal?.aborted === true
-
-  const take = async (entry: DeliverableEntry): Promise<void> => {
-    let last = entry
-    if (pass.isTaken(entry) && !isOver()) {
-      try {
-        const delivered = await deliver(context, entry).join(pass.budget(), pass.signal)
-        if (!isDeliverable(delivered.entry)) {
-          counts[delivered.entry.state] += 1
-          return
-        }
-        last = delivered.entry
-      } catch {
-        // Told by an event already; the entry is as it was, and the others are not held up.
-        counts.failed += 1
-        return
-      }
-    }
-    counts.waiting += 1
-    nextAttemptAtMs = Math.min(nextAttemptAtMs ?? Infinity, last.nextAttemptAtMs)
+  const comeBackAt = (atMs: number): void => {
+    nextAttemptAtMs = Math.min(nextAttemptAtMs ?? Infinity, atMs)
   }
 
-  const open = await listed(context, () => store.countOpen())
+  const take = async (entry: DeliverableEntry): Promise<void> => {
+    const isKnown = context.definitions.has(entry.kind)
+    if (!isKnown) unknownKinds += 1
+    if (!isKnown || isOver() || context.opening.has(entry.key)) {
+      counts.waiting += 1
+      return
+    }
+    if (!pass.isTaken(entry)) {
+      counts.waiting += 1
+      comeBackAt(entry.nextAttemptAtMs)
+      return
+    }
+    try {
+      const delivered = await deliver(context, entry).join(pass.budget(), pass.signal)
+      const after = delivered.entry
+      if (!isDeliverable(after)) {
+        counts[after.state] += 1
+        return
+      }
+      counts.waiting += 1
+      // What was due and could not be tried (offline, no login, another's claim) is looked at when something happens, or
+      // with the next look at all; coming back at once would be a hot loop.
+      if (delivered.attemptsMade > 0 || after.nextAttemptAtMs > runtime.nowMs()) comeBackAt(after.nextAttemptAtMs)
+    } catch {
+      // Told by an event already; the entry is as it was, and the others are not held up.
+      counts.failed += 1
+    }
+  }
+
+  const open = await guarded(context, 'list', () => store.countOpen())
   const working = new Set<Promise<void>>()
   let after: string | undefined
   do {
     const cursor = after
-    const page = await listed(context, () =>
+    const page = await guarded(context, 'list', () =>
       store.listDeliverable({ endpoint: settings.endpoint, scope: settings.scope }, PAGE, cursor),
     )
     unreadable += page.unreadable
@@ -138,6 +152,8 @@ export async function runPass(
       atMs: runtime.nowMs(),
     })
   }
+  if (unknownKinds > 0)
+    events.emit({ type: 'left-alone', why: 'unknown-kind', count: unknownKinds, atMs: runtime.nowMs() })
   if (unreadable > 0) events.emit({ type: 'left-alone', why: 'unreadable', count: unreadable, atMs: runtime.nowMs() })
   return {
     total: found,
@@ -163,14 +179,4 @@ function deliverableElsewhere(others: readonly OpenCount[]): { endpoint: string;
     sums.set(id, { endpoint, scope, count: (sums.get(id)?.count ?? 0) + count })
   }
   return [...sums.values()]
-}
-
-async function listed<T>(context: Context, action: () => Promise<T>): Promise<T> {
-  try {
-    return await action()
-  } catch (error) {
-    const fault = journalFault(error, { sentByThisCall: false })
-    context.events.emit({ type: 'storage-fault', step: 'list', fault: fault.fault, atMs: context.runtime.nowMs() })
-    throw fault
-  }
 }

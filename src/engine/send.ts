@@ -47,13 +47,7 @@ export async function send(exchange: Exchange, runtime: Runtime): Promise<Reply 
     const response = await ky(exchange.url, {
       method: request.method,
       body: request.body,
-      headers: {
-        accept: 'application/json',
-        ...exchange.freshHeaders,
-        ...request.headers,
-        'content-type': request.contentType,
-        [request.keyHeader.name]: request.keyHeader.value,
-      },
+      headers: headersOf(exchange),
       // ky would retry what the journal does not see, and such a retry could outlive the key: so none, and no timeout of its
       // own either, since it would not cover the body.
       retry: 0,
@@ -79,6 +73,16 @@ export async function send(exchange: Exchange, runtime: Runtime): Promise<Reply 
     timedOut.abort()
     controller.abort()
   }
+}
+
+/** The stored ones have the last word, whatever case the fresh ones are written in. */
+function headersOf({ request, freshHeaders }: Exchange): Headers {
+  const headers = new Headers({ accept: 'application/json' })
+  const all = { ...freshHeaders, ...request.headers }
+  for (const [name, value] of Object.entries(all)) headers.set(name, value)
+  headers.set('content-type', request.contentType)
+  headers.set(request.keyHeader.name, request.keyHeader.value)
+  return headers
 }
 
 async function readReply(response: Response, runtime: Runtime): Promise<Reply> {

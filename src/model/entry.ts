@@ -87,8 +87,11 @@ export interface KeyWindow {
 export interface Contradiction {
   readonly atMs: number
   readonly attempt: number
-  readonly word: 'succeeded' | 'accepted'
-  readonly receipt: Receipt
+  readonly word: 'succeeded' | 'accepted' | 'receipt-differs' | 'refused'
+  /** Of a word that says it was done. */
+  readonly receipt: Receipt | null
+  /** Of a word that says it was not. */
+  readonly rejection: Rejection | null
 }
 
 export type PendingReason = 'not-yet-tried' | 'not-sent' | 'offline' | 'other-login' | 'no-credentials' | NotAccepted
@@ -303,8 +306,10 @@ export function newEntry(draft: EntryDraft, nowMs: number): JournalEntry {
 
 /** What can happen to an entry. */
 export type EntryEvent =
-  /** Somebody takes it for a time, without sending yet. */
-  | { readonly kind: 'claimed'; readonly claim: Claim }
+  /** Whoever worked on it does no longer. */
+  | { readonly kind: 'released' }
+  /** It is named again with a time of the event, which may be earlier than what is known. */
+  | { readonly kind: 'dated'; readonly eventAtMs: number; readonly mayPredateJournal: boolean }
   /** An attempt begins; durable before its first byte. */
   | { readonly kind: 'began'; readonly claim: Claim }
   /** The attempt just begun was stopped before the fetch. */
@@ -330,13 +335,7 @@ export type EntryEvent =
   | { readonly kind: 'ended'; readonly reason: UnknownReason }
   | { readonly kind: 'canceled'; readonly by: CanceledEntry['by'] }
   /** A canceled entry is wanted after all: same key, the body may be a new one. */
-  | { readonly kind: 'reopened'; readonly wanted: Reopening; readonly claim: Claim | null }
-
-/** What a re-opened entry takes from the call that names it again. */
-export type Reopening = Pick<
-  EntryBase,
-  'request' | 'fingerprint' | 'expected' | 'volatileFields' | 'sendBeforeAtMs' | 'dialect'
->
+  | { readonly kind: 'reopened'; readonly wanted: EntryDraft }
 
 /**
  * The entry after an event: the only way from one state to the next. An event that does not fit the state leaves the entry
@@ -352,8 +351,10 @@ export function advance(entry: JournalEntry, event: EntryEvent, nowMs: number): 
 
 function moved(entry: JournalEntry, event: EntryEvent, nowMs: number): JournalEntry {
   switch (event.kind) {
-    case 'claimed':
-      return isDeliverable(entry) ? { ...entry, claim: event.claim } : entry
+    case 'released':
+      return entry.claim ? { ...entry, claim: null } : entry
+    case 'dated':
+      return dated(entry, event.eventAtMs, event.mayPredateJournal)
     case 'began':
       return isDeliverable(entry) ? begun(entry, event.claim, nowMs) : entry
     case 'not-sent':
@@ -371,20 +372,48 @@ function moved(entry: JournalEntry, event: EntryEvent, nowMs: number): JournalEn
         ? { ...baseOf(entry), state: 'canceled', by: event.by, settledAtMs: nowMs }
         : entry
     case 'reopened':
-      return entry.state === 'canceled'
-        ? {
-            ...baseOf(entry),
-            ...event.wanted,
-            state: 'pending',
-            reason: 'not-yet-tried',
-            nextAttemptAtMs: nowMs,
-            notBeforeMs: 0,
-            claim: event.claim,
-          }
-        : entry
+      return entry.state === 'canceled' ? reopened(entry, event.wanted, nowMs) : entry
     default:
       throw new UnreachableError(event, 'advance')
   }
+}
+
+/** The age of a key counts from the earliest time that is known, and that never moves forward. */
+function dated(entry: JournalEntry, eventAtMs: number, mayPredateJournal: boolean): JournalEntry {
+  if (!isDeliverable(entry)) return entry
+  const startAtMs =
+    entry.window.names === 'shared' ? earliest(entry.window.startAtMs, eventAtMs) : entry.window.startAtMs
+  const predates = entry.mayPredateJournal || mayPredateJournal
+  if (startAtMs === entry.window.startAtMs && predates === entry.mayPredateJournal) return entry
+  const next = {
+    ...entry,
+    eventAtMs: earliest(entry.eventAtMs, eventAtMs),
+    mayPredateJournal: predates,
+    window: { ...entry.window, startAtMs },
+  }
+  // Perhaps another journal has sent it, so nobody can vouch any more that it is without effect.
+  return predates && next.state === 'pending' ? { ...next, state: 'sending', reason: 'not-yet-tried' } : next
+}
+
+function reopened(entry: CanceledEntry, wanted: EntryDraft, nowMs: number): JournalEntry {
+  const mayPredateJournal = entry.mayPredateJournal || wanted.mayPredateJournal
+  return {
+    ...baseOf(entry),
+    ...wanted,
+    namedAtMs: entry.namedAtMs,
+    eventAtMs: earliest(entry.eventAtMs, wanted.eventAtMs),
+    mayPredateJournal,
+    window: { ...wanted.window, startAtMs: earliest(entry.window.startAtMs, wanted.window.startAtMs) },
+    state: mayPredateJournal ? 'sending' : 'pending',
+    reason: 'not-yet-tried',
+    nextAttemptAtMs: nowMs,
+    notBeforeMs: 0,
+  }
+}
+
+function earliest(one: number | null, other: number | null): number | null {
+  if (one === null) return other
+  return other === null ? one : Math.min(one, other)
 }
 
 function begun(entry: DeliverableEntry, claim: Claim, nowMs: number): SendingEntry {
@@ -428,14 +457,8 @@ function replied(entry: JournalEntry, event: EntryEvent & { kind: 'replied' }, n
         progress: verdict.progress,
         nextAction: verdict.nextAction ?? null,
       }))
-    case 'refused': {
-      const believed = verdict.rejection.behindKey || !isInDoubt(entry, event.attempt)
-      const noted = endAttempt(entry, event, { result: believed ? 'refused' : 'refused-unproven' }, nowMs)
-      if (!believed) return withReason(noted, 'refused-unproven')
-      return isDeliverable(noted) || noted.state === 'unknown'
-        ? { ...baseOf(noted), state: 'rejected', rejection: verdict.rejection, settledAtMs: nowMs }
-        : noted
-    }
+    case 'refused':
+      return refused(entry, event, verdict.rejection, nowMs)
     case 'not-accepted':
       return withReason(
         endAttempt(entry, event, { result: 'not-accepted', why: verdict.reason }, nowMs),
@@ -455,18 +478,19 @@ function replied(entry: JournalEntry, event: EntryEvent & { kind: 'replied' }, n
         'recorded-failure',
         null,
       )
-    case 'receipt-differs':
-      return unknownIfDeliverable(
-        endAttempt(entry, event, { result: 'receipt-differs' }, nowMs),
-        'receipt-differs',
-        verdict.receipt,
-      )
+    case 'receipt-differs': {
+      const noted = endAttempt(entry, event, { result: 'receipt-differs' }, nowMs)
+      // For another amount, but made: from a final state that is a contradiction like any other.
+      return isFinal(noted)
+        ? contradictedBy(noted, event, { word: 'receipt-differs', receipt: verdict.receipt, rejection: null }, nowMs)
+        : unknownIfDeliverable(noted, 'receipt-differs', verdict.receipt)
+    }
     default:
       throw new UnreachableError(verdict, 'replied')
   }
 }
 
-/** The receiver made it. From a final state that says otherwise this is a contradiction, which is kept and raised. */
+/** The receiver made it. */
 function applied(
   entry: JournalEntry,
   event: EntryEvent & { kind: 'replied' },
@@ -476,16 +500,37 @@ function applied(
 ): JournalEntry {
   const word = event.verdict.kind === 'succeeded' ? 'succeeded' : 'accepted'
   const noted = endAttempt(entry, event, { result: word }, nowMs)
-  const contradicts =
-    noted.state === 'rejected' ||
-    noted.state === 'canceled' ||
-    (noted.state === 'succeeded' && noted.receipt.id !== receipt.id)
-  if (contradicts)
-    return noted.contradiction
-      ? noted
-      : { ...noted, contradiction: { atMs: nowMs, attempt: event.attempt, word, receipt } }
-  if (noted.state === 'succeeded' || (noted.state === 'accepted' && word === 'accepted')) return noted
-  return settle(baseOf(noted))
+  if (noted.state === 'succeeded' && noted.receipt.id === receipt.id) return noted
+  if (isFinal(noted)) return contradictedBy(noted, event, { word, receipt, rejection: null }, nowMs)
+  return noted.state === 'accepted' && word === 'accepted' ? noted : settle(baseOf(noted))
+}
+
+/** The receiver said no. Believed if no other attempt can have worked, or if it speaks for all attempts under the key. */
+function refused(
+  entry: JournalEntry,
+  event: EntryEvent & { kind: 'replied' },
+  rejection: Rejection,
+  nowMs: number,
+): JournalEntry {
+  const isBelieved = rejection.behindKey || !isInDoubt(entry, event.attempt)
+  const noted = endAttempt(entry, event, { result: isBelieved ? 'refused' : 'refused-unproven' }, nowMs)
+  if (!isBelieved) return withReason(noted, 'refused-unproven')
+  if (noted.state === 'succeeded' && rejection.behindKey) {
+    return contradictedBy(noted, event, { word: 'refused', receipt: null, rejection }, nowMs)
+  }
+  return isDeliverable(noted) || noted.state === 'unknown'
+    ? { ...baseOf(noted), state: 'rejected', rejection, settledAtMs: nowMs }
+    : noted
+}
+
+/** The first word that contradicts a final state is kept beside it and raised; the state itself never changes. */
+function contradictedBy(
+  entry: JournalEntry,
+  event: { readonly attempt: number },
+  what: Pick<Contradiction, 'word' | 'receipt' | 'rejection'>,
+  nowMs: number,
+): JournalEntry {
+  return entry.contradiction ? entry : { ...entry, contradiction: { atMs: nowMs, attempt: event.attempt, ...what } }
 }
 
 /** Writes the end of an attempt down, and follows from all attempts together whether the entry is pending or sending. */

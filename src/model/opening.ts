@@ -7,7 +7,7 @@ import { differingFields } from './canonical.ts'
 import type { Fingerprint } from './canonical.ts'
 import { glimpseOf, isDeliverable } from './entry.ts'
 import type { CanceledEntry, DeliverableEntry, JournalEntry } from './entry.ts'
-import { sameName } from './key.ts'
+import { keyOf, sameName } from './key.ts'
 import type { IdempotencyKey, OperationName } from './key.ts'
 
 export interface Wanted extends OperationName {
@@ -76,7 +76,8 @@ function openingOfNext(
   wanted: Wanted,
   nowMs: number,
 ): Opening {
-  const taken = revisions.find((entry) => entry.key === wanted.idempotencyKey)
+  const key = wanted.idempotencyKey ?? keyOf(wanted, revision)
+  const taken = revisions.find((entry) => entry.key === key)
   if (taken) throw conflict(taken, ['idempotencyKey', 'revision'])
   const succeeded = revisions.find((entry) => entry.state === 'succeeded')
   if (succeeded) return { kind: 'answer', entry: succeeded }

@@ -29,7 +29,8 @@ export interface WriteDefinition<P extends object = object, R extends Receipt = 
   readonly subject?: string | undefined
   /**
    * Checks the parameters, fills in defaults and returns the fields of the body as plain data. What it adds beyond what the
-   * caller asked for is not compared when the operation is named again.
+   * caller asked for is not compared when the operation is named again. Every parameter has to come back under its own name;
+   * renaming is for `encode`.
    *
    * @throws {InvalidInputError} for what cannot be sent; nothing has been written or sent then
    */
@@ -61,20 +62,44 @@ export function defineWrite<P extends object, R extends Receipt, const V extends
   definition: WriteDefinition<P, R, V>,
 ): WriteDefinition<P, R, V> {
   readName(definition.kind, 'kind')
-  if (
-    typeof definition.path !== 'string' ||
-    !/^[^/?#\s][^?#\s]*$/.test(definition.path) ||
-    definition.path.split('/').includes('..')
-  ) {
-    throw new InvalidInputError(
-      'path',
-      'path must be relative to baseUrl, such as v1/refunds, without query and fragment.',
-    )
-  }
+  readPath(definition.path, 'path')
   if (!['POST', 'PUT', 'PATCH'].includes(definition.method)) {
     throw new InvalidInputError('method', 'method must be POST, PUT or PATCH.')
   }
   return definition
+}
+
+/**
+ * Reads a path under `baseUrl`.
+ *
+ * @throws {InvalidInputError} if it is absolute, climbs out, or has a query or fragment
+ */
+export function readPath(value: unknown, field: string): string {
+  if (
+    typeof value !== 'string' ||
+    !/^[^/?#\s][^?#\s]*$/.test(value) ||
+    value.split('/').includes('..') ||
+    /^[a-z][a-z\d+.-]*:/i.test(value)
+  ) {
+    throw new InvalidInputError(
+      field,
+      `${field} must be relative to baseUrl, such as v1/refunds, without query and fragment.`,
+    )
+  }
+  return value
+}
+
+/**
+ * Reads what an `encode` made.
+ *
+ * @throws {InvalidInputError} unless body and content type are strings
+ */
+export function readEncoded(encoded: EncodedBody): EncodedBody {
+  const { body, contentType } = encoded
+  if (typeof body !== 'string' || typeof contentType !== 'string' || contentType === '') {
+    throw new InvalidInputError('encode', 'encode has to return { body, contentType }, both strings.')
+  }
+  return { body, contentType }
 }
 
 /** What a call asks for, checked and complete: all that is needed to make an entry of it. */
@@ -101,6 +126,13 @@ export function readOperation<P extends object>(definition: WriteDefinition<P, R
   const fields: Record<string, JsonValue> = {}
   for (const [name, value] of Object.entries(definition.readParams(params))) {
     if (value !== undefined) fields[name] = readJson(value, name)
+  }
+  const lost = asked.find((name) => !Object.hasOwn(fields, name))
+  if (lost !== undefined) {
+    throw new InvalidInputError(
+      lost,
+      `readParams has to return ${lost} under its own name, or other parameters under the same operationId would go unnoticed; rename in encode.`,
+    )
   }
   const subject = definition.subject === undefined ? null : readName(fields[definition.subject], definition.subject)
   const expected: Record<string, JsonValue> = {}
@@ -314,14 +346,12 @@ function readMetadata(value: unknown): JsonObject | undefined {
   return metadata
 }
 
-/** A `Date`, or RFC 3339 text. Text without a zone is refused: it would mean another moment on another machine. */
+/**
+ * A `Date`, or RFC 3339 text. Text without a zone is refused: it would mean another moment on another machine. So is a day
+ * that the month does not have, which some engines take for one of the next month.
+ */
 function readTimeMs(value: unknown, field: string): number {
-  const atMs =
-    value instanceof Date
-      ? value.getTime()
-      : typeof value === 'string' && RFC_3339.test(value)
-        ? Date.parse(value)
-        : Number.NaN
+  const atMs = value instanceof Date ? value.getTime() : typeof value === 'string' ? parseTime(value) : Number.NaN
   if (Number.isNaN(atMs)) {
     throw new InvalidInputError(
       field,
@@ -331,7 +361,12 @@ function readTimeMs(value: unknown, field: string): number {
   return atMs
 }
 
-const RFC_3339 = /^\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)$/
+function parseTime(text: string): number {
+  const [, year, month, day] =
+    /^(\d{4})-(\d\d)-(\d\d)T\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)$/.exec(text) ?? []
+  const isDay = new Date(Date.UTC(Number(year), Number(month) - 1, Number(day))).getUTCDate() === Number(day)
+  return isDay ? Date.parse(text) : Number.NaN
+}
 
 function isAbsent(value: JsonValue | undefined): value is null | undefined {
   return value === undefined || value === null

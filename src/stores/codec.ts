@@ -4,11 +4,14 @@
  */
 import { JournalUnavailableError } from '../errors.ts'
 import { isJsonObject, isWellFormed } from '../model/canonical.ts'
-import type { JsonValue } from '../model/canonical.ts'
+import type { JsonObject, JsonValue } from '../model/canonical.ts'
 import { ENTRY_FORMAT } from '../model/entry.ts'
 import type { JournalEntry } from '../model/entry.ts'
 
 export function encodeEntry(entry: JournalEntry): string {
+  const wrong = problemOf(entry as unknown as JsonObject)
+  // What could not be read again must not be written: better no reply on record than an entry that is lost.
+  if (wrong !== undefined) throw new Error(`An entry is not as it should be: ${wrong}. It was not written.`)
   return JSON.stringify(entry)
 }
 
@@ -28,13 +31,18 @@ export function decodeEntry(text: string): JournalEntry {
       { fault: 'newer-format' },
     )
   }
-  const wrong = Object.entries(SHAPE).find(([name, isRight]) => !isRight(entry[name]))
-  if (wrong) throw damaged(`its ${wrong[0]} is not what it should be`)
-  const state = STATES[entry['state'] as JournalEntry['state']]
-  const wrongOfState = Object.entries(state).find(([name, isRight]) => !isRight(entry[name]))
-  if (wrongOfState) throw damaged(`its ${wrongOfState[0]} does not fit its state`)
+  const wrong = problemOf(entry)
+  if (wrong !== undefined) throw damaged(wrong)
   // Checked field by field above.
   return entry as unknown as JournalEntry
+}
+
+function problemOf(entry: JsonObject): string | undefined {
+  const wrong = Object.entries(SHAPE).find(([name, isRight]) => !isRight(entry[name]))
+  if (wrong) return `its ${wrong[0]} is not what it should be`
+  const state = STATES[entry['state'] as JournalEntry['state']]
+  const wrongOfState = Object.entries(state).find(([name, isRight]) => !isRight(entry[name]))
+  return wrongOfState && `its ${wrongOfState[0]} does not fit its state`
 }
 
 function parse(text: string): unknown {
@@ -113,7 +121,7 @@ const SHAPE: Readonly<Record<string, Check>> = {
     (value) => isJsonObject(value) && isText(value['owner']) && isWhole(value['fence']) && isTime(value['untilMs']),
   ),
   highestWallMs: isTime,
-  contradiction: orNull((value) => isJsonObject(value) && isReceipt(value['receipt'])),
+  contradiction: orNull((value) => isJsonObject(value) && isText(value['word']) && orNull(isReceipt)(value['receipt'])),
   state: (value) => typeof value === 'string' && Object.hasOwn(STATES, value),
 }
 

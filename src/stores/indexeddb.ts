@@ -91,7 +91,7 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
   ): Promise<T> {
     // At once, since the entry is the caller's to change.
     const row = rowOf(entry)
-    if (entry.claim?.owner === ownerOfRealm()) {
+    if (entry.claim?.owner.startsWith(ownerOfRealm())) {
       // The database first: without one there is no claim to hold a lock for.
       await database.open()
       await bounded(lock.hold(), openTimeoutMs).catch(() => {})

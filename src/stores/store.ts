@@ -48,7 +48,8 @@ export interface JournalStore {
   /** `false` for a journal that forgets all when the process ends; only the caller may choose one. */
   readonly durable: boolean
   /**
-   * This process or tab as a holder of claims: the same for all clients in it, another after a restart.
+   * This process or tab as a holder of claims: the same for all clients in it, another after a restart. The owner in a claim
+   * is this, `#`, and the number of the client within.
    */
   readonly owner: string
   /**
@@ -92,7 +93,7 @@ export interface JournalStore {
   list(filter: ListFilter, limit: number, after?: Cursor): Promise<Page>
   /** When the journal was created, in wall time: what is older may have been sent by a journal that is gone. */
   bornAtMs(): Promise<number>
-  /** Whether the holder of a claim is certainly gone; `false` where it cannot be told, then its lease decides. */
+  /** Whether a process or tab (an `owner`, without `#` and number) is certainly gone; `false` where it cannot be told, then its lease decides. */
   isGone(owner: string): Promise<boolean>
   /** Lets go of files, handles and threads; open calls settle first. Later calls reject with fault `closed`. */
   close(): Promise<void>
