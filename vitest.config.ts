@@ -56,6 +56,8 @@ export default defineConfig({
           include: ['test/**/*.test.ts'],
           exclude: ['test/browser/**', 'test/crash-browser/**'],
           execArgv,
+          // Time is virtual where a test is about time; real processes and disks take what they take on a busy machine.
+          testTimeout: 60_000,
           sequence: { groupOrder: 0 },
         },
       },
