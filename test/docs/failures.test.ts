@@ -269,14 +269,12 @@ const rows: Readonly<Record<string, Proof>> = {
   },
 }
 
-for (const [name, proof] of Object.entries(rows)) {
-  test(name, async () => {
-    if (typeof proof === 'function') return await proof()
-    const file = new URL(`../../${proof.file}`, import.meta.url)
-    expect(existsSync(file), `${proof.file} is gone`).toBe(true)
-    expect(readFileSync(file, 'utf8')).toContain(`'${proof.test}'`)
-  })
-}
+test.each(Object.entries(rows))('%s', async (_row, proof) => {
+  if (typeof proof === 'function') return await proof()
+  const file = new URL(`../../${proof.file}`, import.meta.url)
+  expect(existsSync(file), `${proof.file} is gone`).toBe(true)
+  expect(readFileSync(file, 'utf8')).toContain(`'${proof.test}'`)
+})
 
 test('each row of the table has a test, and each test a row', () => {
   const cells = rowsOf(textOf('README.md'), 'If this fails, then …').map(([first]) => first)
