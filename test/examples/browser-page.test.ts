@@ -66,7 +66,11 @@ describe.skipIf(found === undefined)('the checkout page', { timeout: 60_000 }, (
     return page
   }
   const title = (page: Page) => page.locator('#state-title')
-  const says = (page: Page, words: string) => title(page).filter({ hasText: words }).waitFor({ timeout: 20_000 })
+  /** Waits for this title, the whole of it: «Not paid» is not «Paid». */
+  const says = (page: Page, words: string) =>
+    title(page)
+      .filter({ hasText: new RegExp(`^${words}$`) })
+      .waitFor({ timeout: 20_000 })
   const payButton = (page: Page) => page.getByRole('button', { name: 'Pay' })
   const effects = () => receiver.ledger.effects.length
 
@@ -80,9 +84,9 @@ describe.skipIf(found === undefined)('the checkout page', { timeout: 60_000 }, (
     receiver.faults.add(loseReply({ attempt: 1 }))
     const page = await open()
     await payButton(page).click()
-    await says(page, 'Paid')
+    await says(page, 'Paid. Thank you!')
     await page.reload()
-    await says(page, 'Paid')
+    await says(page, 'Paid. Thank you!')
     expect(await page.locator('#checkout').isVisible()).toBe(false)
     expect(receiver.ledger.requests).toHaveLength(2)
     expect(effects()).toBe(1)
@@ -94,7 +98,7 @@ describe.skipIf(found === undefined)('the checkout page', { timeout: 60_000 }, (
     await payButton(page).click()
     await expect.poll(effects).toBe(1)
     await page.reload()
-    await says(page, 'Paid')
+    await says(page, 'Paid. Thank you!')
     expect(new Set(receiver.ledger.requests.map((request) => request.body)).size).toBe(1)
     expect(receiver.ledger.requests).toHaveLength(2)
     expect(effects()).toBe(1)
@@ -106,7 +110,7 @@ describe.skipIf(found === undefined)('the checkout page', { timeout: 60_000 }, (
     await payButton(first).click()
     await expect.poll(effects).toBe(1)
     await first.close()
-    await says(await open(), 'Paid')
+    await says(await open(), 'Paid. Thank you!')
     expect(effects()).toBe(1)
   })
 
@@ -114,13 +118,13 @@ describe.skipIf(found === undefined)('the checkout page', { timeout: 60_000 }, (
     const page = await open()
     await page.getByLabel('Card').selectOption('pm_declined')
     await payButton(page).click()
-    await says(page, 'declined')
+    await says(page, 'The payment was declined')
     // Also after a reload: the page knows that the first try is settled.
     await page.reload()
-    await says(page, 'declined')
+    await says(page, 'The payment was declined')
     await page.getByLabel('Card').selectOption('pm_card')
     await payButton(page).click()
-    await says(page, 'Paid')
+    await says(page, 'Paid. Thank you!')
     expect(new Set(receiver.ledger.requests.map((request) => request.key)).size).toBe(2)
     expect(effects()).toBe(1)
   })
@@ -142,7 +146,7 @@ describe.skipIf(found === undefined)('the checkout page', { timeout: 60_000 }, (
     expect(await page.locator('#state-text').textContent()).toContain('You are offline')
     expect(receiver.ledger.requests).toHaveLength(0)
     await context.setOffline(false)
-    await says(page, 'Paid')
+    await says(page, 'Paid. Thank you!')
     expect(effects()).toBe(1)
   })
 
@@ -155,7 +159,7 @@ describe.skipIf(found === undefined)('the checkout page', { timeout: 60_000 }, (
     await says(page, 'Not paid')
     expect(effects()).toBe(0)
     await payButton(page).click()
-    await says(page, 'Paid')
+    await says(page, 'Paid. Thank you!')
     expect(effects()).toBe(1)
     expect(new Set(receiver.ledger.requests.map((request) => request.key)).size).toBe(1)
   })
@@ -181,7 +185,7 @@ describe.skipIf(found === undefined)('the checkout page', { timeout: 60_000 }, (
   test('two tabs that pay at the same time pay once, and both say so', async () => {
     const [one, two] = await Promise.all([open(), open()])
     await Promise.all([payButton(one).click(), payButton(two).click()])
-    await Promise.all([says(one, 'Paid'), says(two, 'Paid')])
+    await Promise.all([says(one, 'Paid. Thank you!'), says(two, 'Paid. Thank you!')])
     expect(effects()).toBe(1)
   })
 
@@ -191,7 +195,7 @@ describe.skipIf(found === undefined)('the checkout page', { timeout: 60_000 }, (
     expect(await page.getByLabel('Card').count()).toBe(1)
     await payButton(page).focus()
     await page.keyboard.press('Enter')
-    await says(page, 'Paid')
+    await says(page, 'Paid. Thank you!')
     expect(await page.evaluate(() => document.activeElement?.id)).toBe('state')
     // Narrow, nothing sticks out.
     await page.setViewportSize({ width: 320, height: 640 })
