@@ -16,7 +16,7 @@ import type { Runtime } from './engine/runtime.ts'
 import { keyWindowMs } from './engine/schedule.ts'
 import type { Budget } from './engine/waiters.ts'
 import { AmbiguousReferenceError, ClientClosedError, InvalidInputError, NotCancelableError } from './errors.ts'
-import { Events } from './events.ts'
+import { Events, tell } from './events.ts'
 import type { Listener } from './events.ts'
 import { advance, glimpseOf, isDeliverable, windowEndsAtMs } from './model/entry.ts'
 import type { Attempt, EntryState, JournalEntry } from './model/entry.ts'
@@ -160,8 +160,8 @@ export interface BillingClient {
    */
   start(): () => void
   /**
-   * One pass over the deliverable entries of this scope and endpoint, oldest first. A call while one is under way joins it,
-   * whatever its own options say.
+   * One pass over the deliverable entries of this scope and endpoint, oldest first. A call while one is under way joins it
+   * and is told its progress; the deadline is that of the first.
    *
    * @throws {JournalUnavailableError} the journal could not be listed
    * @throws {ClientClosedError} nothing was sent
@@ -205,6 +205,8 @@ const KNOWN = [
   'volatileFields',
 ] as const satisfies readonly (keyof WriteOptions)[]
 
+const KNOWN_RESUME = ['deadlineMs', 'onProgress'] as const satisfies readonly (keyof ResumeOptions)[]
+
 /**
  * Makes a client. Touches nothing: no file, no database, no listener and no timer before the first call.
  *
@@ -230,13 +232,15 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     owner: () => `${settings.store.owner}#${number}`,
     definitions: new Map(settings.writes.map((write) => [write.kind, write])),
     deliveries: new Map(),
-    opening: new Set(),
+    openings: new Map(),
     closing: closing.signal,
   }
   /** Openings under way by name, so that two calls in one tick become one entry and one delivery. */
   const openings = new Map<string, Promise<unknown>>()
   const queue = limiter(settings.concurrency)
   let resuming: Promise<ResumeSummary> | undefined
+  /** All who resume at the same time are told of the one pass. */
+  const watchers = new Set<(progress: ResumeProgress) => void>()
   let closed: Promise<void> | undefined
 
   const refuseIfClosed = (): void => {
@@ -298,7 +302,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
       refuseIfClosed()
       const opened = await openEntry(context, call)
       const result = then(opened)
-      context.opening.delete(opened.entry.key)
+      context.openings.get(opened.entry.key)?.end()
       return result
     })()
     const settled = mine.then(
@@ -433,15 +437,20 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
 
   const resume = async (resumeOptions: ResumeOptions = {}): Promise<ResumeSummary> => {
     refuseIfClosed()
+    refuseUnknownOptions(resumeOptions, KNOWN_RESUME, '')
+    if (resumeOptions.onProgress) watchers.add(resumeOptions.onProgress)
     const deadlineMs = readMs(resumeOptions.deadlineMs, 'deadlineMs', settings.policy.deadlineMs, 1)
     resuming ??= runPass(context, {
       budget: () => budgetOf(deadlineMs),
       isTaken: () => true,
-      onProgress: resumeOptions.onProgress,
+      onProgress: (progress) => {
+        for (const watcher of watchers) tell(watcher, progress)
+      },
     })
       .then(({ nextAttemptAtMs: _next, ...summary }) => summary)
       .finally(() => {
         resuming = undefined
+        watchers.clear()
       })
     return await resuming
   }
@@ -538,7 +547,12 @@ function readCall(
   }
   if (
     signal !== undefined &&
-    !(typeof signal === 'object' && 'aborted' in signal && typeof signal.addEventListener === 'function')
+    !(
+      typeof signal === 'object' &&
+      (signal as unknown) !== null &&
+      typeof signal.aborted === 'boolean' &&
+      typeof signal.addEventListener === 'function'
+    )
   ) {
     throw new InvalidInputError('signal', 'signal must be an AbortSignal.')
   }

@@ -76,13 +76,15 @@ export class Events {
   }
 
   emit(event: BillingEvent): void {
-    for (const listener of this.#listeners) {
-      try {
-        // An async listener passes for one that returns nothing; its rejection is no more ours than a throw.
-        void Promise.resolve(listener(event) as unknown).catch(() => {})
-      } catch {
-        // An observer must not be able to stop a payment.
-      }
-    }
+    for (const listener of this.#listeners) tell(listener, event)
+  }
+}
+
+/** Tells an observer, who must not be able to stop a payment: neither by a throw nor, if it is async, by a rejection. */
+export function tell<T>(observer: (about: T) => unknown, about: T): void {
+  try {
+    void Promise.resolve(observer(about)).catch(() => {})
+  } catch {
+    // As said above.
   }
 }

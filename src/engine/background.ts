@@ -21,14 +21,16 @@ export function startBackground(context: Context): () => void {
   let wake = new AbortController()
   /** The first pass and those after a wake-up do not wait for our own back-off. */
   let isEager = true
-  const stop = (): void => {
-    stopped.abort()
-    wake.abort()
-  }
   const stopListening = runtime.onWake(() => {
     isEager = true
     wake.abort()
   })
+  const stop = (): void => {
+    stopListening()
+    context.closing.removeEventListener('abort', stop)
+    stopped.abort()
+    wake.abort()
+  }
   context.closing.addEventListener('abort', stop)
 
   const run = async (): Promise<void> => {
@@ -42,10 +44,7 @@ export function startBackground(context: Context): () => void {
       await runtime.sleep(Math.min(LOOK_MS, Math.max(REST_MS, untilDueMs)), wake.signal, 'idle')
     }
   }
-  void run().finally(() => {
-    stopListening()
-    context.closing.removeEventListener('abort', stop)
-  })
+  void run()
   return stop
 }
 

@@ -36,6 +36,11 @@ export interface Settings {
   readonly fetch: typeof fetch | undefined
 }
 
+export interface Opening {
+  readonly ended: Promise<void>
+  readonly end: () => void
+}
+
 export interface Context {
   readonly settings: Settings
   readonly store: JournalStore
@@ -47,8 +52,8 @@ export interface Context {
   readonly definitions: Map<string, AnyWriteDefinition>
   /** Deliveries under way, by key; a second call joins instead of starting another. */
   readonly deliveries: Map<string, Delivery>
-  /** Keys of entries that a call is opening: until it delivers them itself, nobody else in this client does. */
-  readonly opening: Set<string>
+  /** Entries that a call is opening, by key: until it delivers them itself, nobody else in this client does. */
+  readonly openings: Map<string, Opening>
   /** Fires when the client is closed. */
   readonly closing: AbortSignal
 }

@@ -141,16 +141,17 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
     for (;;) {
       if (await isHeldByOther()) return undefined
       if (!waiters.isWanted || !isDeliverable(entry)) return undefined
+      // Before any wait: what is over does not have to be waited for.
+      if ((await isStopped()) || !isDeliverable(entry)) return undefined
       if (!(await isDue(entry))) return undefined
       if (!(await isOnline())) return undefined
-      if (await isStopped()) return undefined
       const at = await (credentials ?? credentialsFor(context, entry))
       credentials = undefined
       if ('held' in at) {
         await hold(at.held)
         return undefined
       }
-      // Credentials may take their time, and time is what this is about.
+      // All of that takes time, and time is what this is about.
       if (await isStopped()) return undefined
       if (!waiters.isWanted) return undefined
       const untilMs = runtime.nowMs() + policy.attemptTimeoutMs
@@ -258,18 +259,20 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
       attempt: number,
       windowEndsAtMs: windowEndsAtMs(of),
     })
+    // Counted from here, so that whoever joins meanwhile brings attempts beyond this one.
+    attemptsMade += 1
     const url = `${settings.baseUrl}${of.request.path}`
     const reply = await send(
       { url, request: of.request, freshHeaders, timeoutMs: policy.attemptTimeoutMs, mayLeave },
       runtime,
     )
     if (reply === 'not-sent') {
+      attemptsMade -= 1
       const timing = { nextAttemptAtMs: runtime.nowMs(), notBeforeMs: 0 }
       await record({ kind: 'not-sent', attempt: number, reason: 'not-yet-tried', timing, claim: null })
       await isStopped()
       return false
     }
-    attemptsMade += 1
     await recordReply(number, reply, verdictOf(reply, dialect, definition, of), runtime.monotonicMs() - beganAtMs)
     return true
   }

@@ -2,7 +2,7 @@
  * From a call to an entry: the one that the journal holds under this name, or a new one, durable before anything is sent.
  * A direct call whose credentials are at hand makes the entry and begins its first attempt in one commit.
  */
-import { advance, isDeliverable, newEntry } from '../model/entry.ts'
+import { advance, isDeliverable, isHoldReason, newEntry } from '../model/entry.ts'
 import type { DeliverableEntry, EntryDraft, EntryEvent, JournalEntry } from '../model/entry.ts'
 import { keyOf } from '../model/key.ts'
 import type { IdempotencyKey, OperationId, OperationName } from '../model/key.ts'
@@ -12,7 +12,7 @@ import { readEncoded, readPath } from '../model/operation.ts'
 import type { AnyWriteDefinition, Operation } from '../model/operation.ts'
 import type { Seen } from '../stores/store.ts'
 import { claimUntil } from './claim.ts'
-import { emitChange, guarded } from './context.ts'
+import { about, emitChange, guarded } from './context.ts'
 import type { Context } from './context.ts'
 import { credentialsFor } from './credentials.ts'
 import { endOf } from './deliver.ts'
@@ -100,7 +100,7 @@ async function insert(
   found: readonly JournalEntry[],
 ): Promise<{ opened: Opened } | { found: readonly JournalEntry[] }> {
   // From here until the call delivers it, a pass of background delivery must not take the entry up.
-  context.opening.add(draft.key)
+  const { end } = beginOpening(context, draft.key)
   let isInserted = false
   try {
     const { entry, prepared } = await firstVersionOf(context, call, newEntry(draft, context.runtime.nowMs()))
@@ -109,12 +109,31 @@ async function insert(
     if (!result.inserted) return { found: result.found }
     isInserted = true
     emitChange(context, undefined, entry)
+    if (entry.state === 'pending' && isHoldReason(entry.reason)) {
+      context.events.emit({ type: 'held', ...about(context, entry), reason: entry.reason })
+    }
     return {
       opened: isDeliverable(entry) && prepared ? { kind: 'deliver', entry, prepared } : { kind: 'answer', entry },
     }
   } finally {
-    if (!isInserted) context.opening.delete(draft.key)
+    if (!isInserted) end()
   }
+}
+
+function beginOpening(context: Context, key: string): { readonly end: () => void } {
+  let settle = (): void => {}
+  const ended = new Promise<void>((resolve) => {
+    settle = resolve
+  })
+  const opening = {
+    ended,
+    end(): void {
+      if (context.openings.get(key) === opening) context.openings.delete(key)
+      settle()
+    },
+  }
+  context.openings.set(key, opening)
+  return opening
 }
 
 /** As it will first stand in the journal: its first attempt begun where nothing stands against it, else waiting. */

@@ -6,7 +6,7 @@ import type { DeliverableEntry, EntryState } from '../model/entry.ts'
 import { isDeliverable } from '../model/entry.ts'
 import { guarded } from './context.ts'
 import type { Context } from './context.ts'
-import { deliver } from './deliver.ts'
+import { deliver, endOf } from './deliver.ts'
 import type { OpenCount } from '../stores/store.ts'
 import type { Budget } from './waiters.ts'
 
@@ -74,14 +74,6 @@ export async function runPass(
   let unreadable = 0
   let nextAttemptAtMs: number | undefined
   let unknownKinds = 0
-  const tell = (): void => {
-    try {
-      // An async watcher is no more ours to wait for than a throwing one.
-      void Promise.resolve(pass.onProgress?.({ done, found }) as unknown).catch(() => {})
-    } catch {
-      // Whoever watches must not be able to stop the work.
-    }
-  }
   const isOver = (): boolean => context.closing.aborted || pass.signal?.aborted === true
   const comeBackAt = (atMs: number): void => {
     nextAttemptAtMs = Math.min(nextAttemptAtMs ?? Infinity, atMs)
@@ -90,16 +82,18 @@ export async function runPass(
   const take = async (entry: DeliverableEntry): Promise<void> => {
     const isKnown = context.definitions.has(entry.kind)
     if (!isKnown) unknownKinds += 1
-    if (!isKnown || isOver() || context.opening.has(entry.key)) {
+    if (!isKnown || isOver()) {
       counts.waiting += 1
       return
     }
-    if (!pass.isTaken(entry)) {
+    if (!pass.isTaken(entry) && !endOf(context, entry)) {
       counts.waiting += 1
-      comeBackAt(entry.nextAttemptAtMs)
+      comeBackAt(nextLookAtMs(entry))
       return
     }
     try {
+      // Its call delivers it itself, and then this joins.
+      await context.openings.get(entry.key)?.ended
       const delivered = await deliver(context, entry).join(pass.budget(), pass.signal)
       const after = delivered.entry
       if (!isDeliverable(after)) {
@@ -109,7 +103,7 @@ export async function runPass(
       counts.waiting += 1
       // What was due and could not be tried (offline, no login, another's claim) is looked at when something happens, or
       // with the next look at all; coming back at once would be a hot loop.
-      if (delivered.attemptsMade > 0 || after.nextAttemptAtMs > runtime.nowMs()) comeBackAt(after.nextAttemptAtMs)
+      if (delivered.attemptsMade > 0 || after.nextAttemptAtMs > runtime.nowMs()) comeBackAt(nextLookAtMs(after))
     } catch {
       // Told by an event already; the entry is as it was, and the others are not held up.
       counts.failed += 1
@@ -126,14 +120,14 @@ export async function runPass(
     )
     unreadable += page.unreadable
     found += page.entries.length
-    tell()
+    pass.onProgress?.({ done, found })
     for (const entry of page.entries) {
       if (!isDeliverable(entry)) continue
       if (working.size >= settings.concurrency) await Promise.race(working)
       const work: Promise<void> = take(entry).finally(() => {
         working.delete(work)
         done += 1
-        tell()
+        pass.onProgress?.({ done, found })
       })
       working.add(work)
     }
@@ -169,6 +163,14 @@ export async function runPass(
     elsewhere,
     nextAttemptAtMs,
   }
+}
+
+/** When something is to be done with an entry: another attempt, or its end because its time is over. */
+function nextLookAtMs(entry: DeliverableEntry): number {
+  const { sendBeforeAtMs, nextAttemptAtMs } = entry
+  return entry.state === 'pending' && sendBeforeAtMs !== null
+    ? Math.min(sendBeforeAtMs, nextAttemptAtMs)
+    : nextAttemptAtMs
 }
 
 function deliverableElsewhere(others: readonly OpenCount[]): { endpoint: string; scope: string; count: number }[] {

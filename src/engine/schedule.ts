@@ -47,8 +47,9 @@ export interface Step {
 /** What follows an attempt. A verdict that settled the entry leaves nothing to go on with. */
 export function nextStep(turn: Turn, policy: RetryPolicy, random: () => number): Step {
   const { entry, verdict, nowMs } = turn
+  // A Retry-After of zero, or a date that is over, asks for nothing: back off as usual, or everybody would come at once.
   const askedMs =
-    'retryAfterMs' in verdict && verdict.retryAfterMs !== undefined
+    'retryAfterMs' in verdict && verdict.retryAfterMs !== undefined && verdict.retryAfterMs > 0
       ? Math.min(verdict.retryAfterMs, policy.maxRetryAfterMs)
       : undefined
   // What the receiver asks for is kept; a little is added, so that those who were told the same do not come back as one.

@@ -226,6 +226,10 @@ export function isOpen(entry: JournalEntry): boolean {
   return !isFinal(entry)
 }
 
+export function isHoldReason(reason: string): reason is HoldReason {
+  return reason === 'offline' || reason === 'other-login' || reason === 'no-credentials'
+}
+
 export function glimpseOf(entry: JournalEntry): EntryGlimpse {
   return { key: entry.key, state: entry.state }
 }
@@ -372,7 +376,8 @@ function moved(entry: JournalEntry, event: EntryEvent, nowMs: number): JournalEn
         ? { ...baseOf(entry), state: 'canceled', by: event.by, settledAtMs: nowMs }
         : entry
     case 'reopened':
-      return entry.state === 'canceled' ? reopened(entry, event.wanted, nowMs) : entry
+      // Past its time and not canceled yet is as good as canceled.
+      return entry.state === 'canceled' || isPastSendBefore(entry, nowMs) ? reopened(entry, event.wanted, nowMs) : entry
     default:
       throw new UnreachableError(event, 'advance')
   }
@@ -395,7 +400,7 @@ function dated(entry: JournalEntry, eventAtMs: number, mayPredateJournal: boolea
   return predates && next.state === 'pending' ? { ...next, state: 'sending', reason: 'not-yet-tried' } : next
 }
 
-function reopened(entry: CanceledEntry, wanted: EntryDraft, nowMs: number): JournalEntry {
+function reopened(entry: JournalEntry, wanted: EntryDraft, nowMs: number): JournalEntry {
   const mayPredateJournal = entry.mayPredateJournal || wanted.mayPredateJournal
   return {
     ...baseOf(entry),

@@ -5,8 +5,8 @@
 import { OperationConflictError, RevisionRefusedError } from '../errors.ts'
 import { differingFields } from './canonical.ts'
 import type { Fingerprint } from './canonical.ts'
-import { glimpseOf, isDeliverable } from './entry.ts'
-import type { CanceledEntry, DeliverableEntry, JournalEntry } from './entry.ts'
+import { glimpseOf, isDeliverable, isPastSendBefore } from './entry.ts'
+import type { DeliverableEntry, JournalEntry } from './entry.ts'
 import { keyOf, sameName } from './key.ts'
 import type { IdempotencyKey, OperationName } from './key.ts'
 
@@ -28,7 +28,7 @@ export interface Wanted extends OperationName {
 
 export type Opening =
   | { readonly kind: 'open'; readonly revision: number }
-  | { readonly kind: 'reopen'; readonly entry: CanceledEntry }
+  | { readonly kind: 'reopen'; readonly entry: JournalEntry }
   | { readonly kind: 'deliver'; readonly entry: DeliverableEntry }
   | { readonly kind: 'answer'; readonly entry: JournalEntry }
 
@@ -52,13 +52,15 @@ export function openingOf(found: readonly JournalEntry[], wanted: Wanted, nowMs:
   if (contradicted) return { kind: 'answer', entry: contradicted }
   const revision = wanted.revision ?? latest.revision
   const there = revisions.find((entry) => entry.revision === revision)
-  return there ? openingOfExisting(there, wanted) : openingOfNext(revisions, latest, revision, wanted, nowMs)
+  return there ? openingOfExisting(there, wanted, nowMs) : openingOfNext(revisions, latest, revision, wanted, nowMs)
 }
 
-function openingOfExisting(there: JournalEntry, wanted: Wanted): Opening {
+function openingOfExisting(there: JournalEntry, wanted: Wanted, nowMs: number): Opening {
   if (wanted.idempotencyKey !== undefined && wanted.idempotencyKey !== there.key)
     throw conflict(there, ['idempotencyKey'])
   // What was canceled before it was sent may be wanted after all; nothing left, so the body may be a new one.
+  // One that is past its time is as good as canceled, whether or not somebody came by to write that down.
+  if (isPastSendBefore(there, nowMs)) return { kind: 'reopen', entry: there }
   if (there.state === 'canceled' && (there.by === 'send-before' || wanted.reopen))
     return { kind: 'reopen', entry: there }
   const fields = differingFields(there.fingerprint, wanted.fingerprint, [
