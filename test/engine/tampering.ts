@@ -62,7 +62,7 @@ export interface Death {
 export interface Process {
   readonly billing: BillingClient
   /** From now on nothing that this client does has any effect, and nothing answers it. */
-  kill(): void
+  readonly kill: () => void
   readonly isDead: () => boolean
 }
 
