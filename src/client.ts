@@ -18,7 +18,7 @@ import type { Budget } from './engine/waiters.ts'
 import { AmbiguousReferenceError, ClientClosedError, InvalidInputError, NotCancelableError } from './errors.ts'
 import { Events, tell } from './events.ts'
 import type { Listener } from './events.ts'
-import { advance, glimpseOf, isDeliverable, windowEndsAtMs } from './model/entry.ts'
+import { advance, ENTRY_STATES, glimpseOf, isDeliverable, windowEndsAtMs } from './model/entry.ts'
 import type { Attempt, EntryState, JournalEntry } from './model/entry.ts'
 import { readIdempotencyKey, readName, readOperationId } from './model/key.ts'
 import { defineWrite, readOperation } from './model/operation.ts'
@@ -205,6 +205,7 @@ const KNOWN = [
   'volatileFields',
 ] as const satisfies readonly (keyof WriteOptions)[]
 
+const KNOWN_FILTER = ['kind', 'operationId', 'states'] as const satisfies readonly (keyof EntriesFilter)[]
 const KNOWN_RESUME = ['deadlineMs', 'onProgress'] as const satisfies readonly (keyof ResumeOptions)[]
 
 /**
@@ -354,18 +355,19 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
 
   /** The entry that a reference means. */
   const entryOf = async (ref: OperationRef): Promise<JournalEntry | undefined> => {
+    if (typeof ref !== 'object' || ref === null) throw new InvalidInputError('ref', 'A reference must be an object.')
     if ('key' in ref) {
-      const entry = await read(() => store.get(settings.endpoint, readName(ref.key, 'key')))
+      const key = readName(ref.key, 'key')
+      const entry = await read(() => store.get(settings.endpoint, key))
       return entry?.scope === settings.scope ? entry : undefined
     }
     const { kind, operationId, subject, revision } = ref
-    const all = await read(() =>
-      store.history({
-        scope: settings.scope,
-        kind: readName(kind, 'kind'),
-        operationId: readOperationId(operationId),
-      }),
-    )
+    const name = {
+      scope: settings.scope,
+      kind: readName(kind, 'kind'),
+      operationId: readOperationId(operationId),
+    }
+    const all = await read(() => store.history(name))
     const here = all.filter(
       (entry) => entry.endpoint === settings.endpoint && (subject === undefined || entry.subject === subject),
     )
@@ -382,7 +384,10 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
   }
 
   async function* entries(filter: EntriesFilter = {}): AsyncGenerator<EntryView> {
+    refuseUnknownOptions(filter, KNOWN_FILTER, '')
     const { kind, operationId, states } = filter
+    const stray = states?.find((state) => !ENTRY_STATES.includes(state))
+    if (stray !== undefined) throw new InvalidInputError('states', `${String(stray)} is not a state of an entry.`)
     let after: string | undefined
     do {
       const cursor = after

@@ -4,12 +4,12 @@
 import { defaultJournal } from '#default-store'
 import { standard } from './dialects/standard.ts'
 import type { Dialect } from './dialects/dialect.ts'
-import { readHeaders } from './engine/credentials.ts'
 import type { CredentialsOption } from './engine/credentials.ts'
 import type { Settings } from './engine/context.ts'
 import { keyWindowMs, longestCallMs } from './engine/schedule.ts'
 import type { RetryPolicy } from './engine/schedule.ts'
 import { InvalidInputError } from './errors.ts'
+import { readHeaders } from './model/headers.ts'
 import { readName } from './model/key.ts'
 import { chargeWrite, creditsWrite, defineWrite, usageWrite } from './model/operation.ts'
 import type { AnyWriteDefinition } from './model/operation.ts'
@@ -116,19 +116,22 @@ export function readOptions(options: BillingClientOptions): Settings {
     throw new InvalidInputError('options', 'The options must be an object.')
   refuseUnknownOptions(options, KNOWN, '')
   const baseUrl = readBaseUrl(options.baseUrl)
-  const dialect = options.dialect ?? standard()
-  // They are sent with every attempt and stored with every entry, so they may say nothing about the key or the body.
-  readHeaders(dialect.headers, dialect.keyHeader('key').name)
+  const dialect = readDialect(options.dialect ?? standard(), 'dialect')
   const policy = readPolicy(options.retry ?? {})
   const windowMarginMs = Math.max(
     readMs(options.windowMarginMs, 'windowMarginMs', HOUR_MS, 0),
     dialect.longestRequestMs,
   )
+  const anyCurrency: unknown = options.anyCurrency ?? false
+  if (typeof anyCurrency !== 'boolean') throw new InvalidInputError('anyCurrency', 'anyCurrency must be true or false.')
+  if (options.fetch !== undefined && typeof options.fetch !== 'function') {
+    throw new InvalidInputError('fetch', 'fetch must be a function like the runtime’s.')
+  }
   const writes = [
-    chargeWrite({ anyCurrency: options.anyCurrency ?? false }),
+    chargeWrite({ anyCurrency }),
     usageWrite,
     creditsWrite,
-    ...(options.writes ?? []).map(defineWrite),
+    ...readList<AnyWriteDefinition>(options.writes, 'writes').map(readDefinition),
   ]
   refuseTwins(writes)
   for (const { kind } of writes) refuseShortWindow(kind, keyWindowMs(dialect, kind, windowMarginMs), policy)
@@ -150,15 +153,18 @@ export function readOptions(options: BillingClientOptions): Settings {
     credentials: readCredentials(options, scope, dialect),
     hasFixedHeaders: options.credentials === undefined,
     credentialsTimeoutMs: readMs(options.credentialsTimeoutMs, 'credentialsTimeoutMs', 10_000, 1),
-    store: options.journal ?? defaultJournal(),
+    store: readJournal(options.journal) ?? defaultJournal(),
     ownsStore: options.journal === undefined,
     dialect,
-    dialects: [dialect, ...(options.olderDialects ?? [])],
+    dialects: [
+      dialect,
+      ...readList<Dialect>(options.olderDialects, 'olderDialects').map((one) => readDialect(one, 'olderDialects')),
+    ],
     writes,
     policy,
     names: options.names ?? 'shared',
     windowMarginMs,
-    anyCurrency: options.anyCurrency ?? false,
+    anyCurrency,
     concurrency: readWhole(options.concurrency, 'concurrency', 8, 1, 100),
     fetch: options.fetch,
   }
@@ -183,7 +189,13 @@ export function refuseUnknownOptions(options: object, known: readonly string[], 
   if (unknown !== undefined) throw new InvalidInputError(`${prefix}${unknown}`, `${prefix}${unknown} is not an option.`)
 }
 
-export function readMs(value: unknown, name: string, defaultMs: number, leastMs: number, mostMs = 2 ** 31 - 1): number {
+export function readMs(
+  value: unknown,
+  name: string,
+  defaultMs: number,
+  leastMs: number,
+  mostMs: number = 2 ** 31 - 1,
+): number {
   if (value === undefined) return defaultMs
   if (typeof value !== 'number' || !Number.isFinite(value) || value < leastMs || value > mostMs) {
     throw new InvalidInputError(name, `${name} must be a number of milliseconds from ${leastMs} to ${mostMs}.`)
@@ -199,6 +211,48 @@ function readWhole(value: unknown, name: string, byDefault: number, least: numbe
   return value
 }
 
+function readList<T>(value: readonly T[] | undefined, name: string): readonly T[] {
+  if (value === undefined) return []
+  if (!Array.isArray(value)) throw new InvalidInputError(name, `${name} must be a list.`)
+  return [...(value as readonly T[])]
+}
+
+function readDefinition(definition: AnyWriteDefinition): AnyWriteDefinition {
+  if (typeof definition !== 'object' || definition === null) {
+    throw new InvalidInputError('writes', 'A write must be what defineWrite returns.')
+  }
+  return defineWrite(definition)
+}
+
+function readJournal(journal: JournalStore | undefined): JournalStore | undefined {
+  if (journal !== undefined && (typeof journal !== 'object' || typeof journal?.insert !== 'function')) {
+    throw new InvalidInputError('journal', 'journal must be a journal, such as sqliteJournal({ path }).')
+  }
+  return journal
+}
+
+/** Keys that this library derives have this many characters. */
+const DERIVED_KEY_LENGTH = 36
+
+function readDialect(dialect: Dialect, name: string): Dialect {
+  if (
+    typeof dialect !== 'object' ||
+    typeof dialect?.classify !== 'function' ||
+    typeof dialect.keyHeader !== 'function'
+  ) {
+    throw new InvalidInputError(name, `${name} must be a dialect, such as standard().`)
+  }
+  if (dialect.keyLimits.maxLength < DERIVED_KEY_LENGTH || dialect.keyLimits.minLength > DERIVED_KEY_LENGTH) {
+    throw new InvalidInputError(
+      name,
+      `Derived keys have ${DERIVED_KEY_LENGTH} characters, which this receiver does not take.`,
+    )
+  }
+  // They are sent with every attempt and stored with every entry, so they may say nothing about the key or the body.
+  readHeaders(dialect.headers, dialect.keyHeader('key').name)
+  return dialect
+}
+
 function readBaseUrl(value: unknown): string {
   let url: URL
   try {
@@ -212,8 +266,7 @@ function readBaseUrl(value: unknown): string {
     (url.protocol !== 'https:' && url.protocol !== 'http:') ||
     url.username !== '' ||
     url.password !== '' ||
-    url.search !== '' ||
-    url.hash !== ''
+    /[?#]/.test(String(value))
   ) {
     throw new InvalidInputError('baseUrl', 'baseUrl must be an http(s) address without user, query and fragment.')
   }
@@ -223,11 +276,8 @@ function readBaseUrl(value: unknown): string {
 function readPolicy(retry: RetryOptions): RetryPolicy {
   if (typeof retry !== 'object' || retry === null) throw new InvalidInputError('retry', 'retry must be an object.')
   refuseUnknownOptions(retry, KNOWN_RETRY, 'retry.')
-  const alsoStatuses = retry.alsoStatuses ?? []
-  if (
-    !Array.isArray(alsoStatuses) ||
-    !alsoStatuses.every((status) => Number.isInteger(status) && status >= 400 && status < 500)
-  ) {
+  const alsoStatuses = readList<number>(retry.alsoStatuses, 'retry.alsoStatuses')
+  if (!alsoStatuses.every((status) => Number.isInteger(status) && status >= 400 && status < 500)) {
     throw new InvalidInputError('retry.alsoStatuses', 'retry.alsoStatuses must be a list of statuses from 400 to 499.')
   }
   return {

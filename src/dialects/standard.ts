@@ -6,7 +6,8 @@
 import { InvalidInputError } from '../errors.ts'
 import { isJsonObject, parseReceived } from '../model/canonical.ts'
 import type { JsonObject } from '../model/canonical.ts'
-import { echoes, encodeJson } from '../model/operation.ts'
+import { readHeaders } from '../model/headers.ts'
+import { echoes, encodeJson, readPath } from '../model/operation.ts'
 import type { AnyWriteDefinition } from '../model/operation.ts'
 import { isMarkedReplay, retryAfterMsOf } from '../model/verdict.ts'
 import type { HttpReply, NotAccepted, Progress, Rejection, Verdict } from '../model/verdict.ts'
@@ -39,6 +40,7 @@ export interface StandardOptions {
   readonly withoutKey?: readonly string[] | undefined
 }
 
+const KEY_HEADER = 'idempotency-key'
 /** The draft sets none; most receivers document this. */
 const MAX_KEY_LENGTH = 255
 
@@ -49,31 +51,35 @@ const MAX_KEY_LENGTH = 255
  */
 export function standard(options: StandardOptions = {}): Dialect {
   const { keyRetentionMs = 86_400_000, longestRequestMs = 120_000 } = options
-  const recordedRefusals: Readonly<Record<string, readonly number[]>> = { charge: [402], ...options.recordedRefusals }
-  if (keyRetentionMs !== 'unpublished' && !(keyRetentionMs > 0)) {
+  const recordedRefusals = new Map(Object.entries({ charge: [402], ...options.recordedRefusals }))
+  if (keyRetentionMs !== 'unpublished' && !(keyRetentionMs > 0 && Number.isFinite(keyRetentionMs))) {
     throw new InvalidInputError(
       'keyRetentionMs',
       "keyRetentionMs must be a positive number of milliseconds or 'unpublished'.",
     )
   }
-  if (!(longestRequestMs > 0))
+  if (!(longestRequestMs > 0 && Number.isFinite(longestRequestMs)))
     throw new InvalidInputError('longestRequestMs', 'longestRequestMs must be a positive number of milliseconds.')
+  const headers = readHeaders(options.headers ?? {}, KEY_HEADER)
+  const paths = new Map(
+    Object.entries(options.paths ?? {}).map(([kind, path]) => [kind, readPath(path, `paths.${kind}`)]),
+  )
   return {
     name: 'standard',
     version: 1,
     checkedOn: '2026-11-30',
     keyLimits: { minLength: 1, maxLength: options.maxKeyLength ?? MAX_KEY_LENGTH },
-    headers: options.headers ?? {},
+    headers,
     longestRequestMs,
     keyRetentionMs: () => keyRetentionMs,
     takesKey: (kind) => !(options.withoutKey ?? []).includes(kind),
     keepsRejections: () => options.keepsRejections ?? true,
-    keyHeader: (key) => ({ name: 'idempotency-key', value: options.keyFormat === 'quoted' ? `"${key}"` : key }),
+    keyHeader: (key) => ({ name: KEY_HEADER, value: options.keyFormat === 'quoted' ? `"${key}"` : key }),
     encode: (definition, fields) => ({
       ...(definition.encode ?? encodeJson)(fields),
-      path: options.paths?.[definition.kind] ?? definition.path,
+      path: paths.get(definition.kind) ?? definition.path,
     }),
-    classify: (reply, asked) => classify(reply, asked, recordedRefusals[asked.definition.kind] ?? []),
+    classify: (reply, asked) => classify(reply, asked, recordedRefusals.get(asked.definition.kind) ?? []),
   }
 }
 
@@ -157,20 +163,20 @@ function readError(reply: HttpReply): ReceivedError | undefined {
     mediaType(reply) === 'application/problem+json' ||
     (typeof json['type'] === 'string' && typeof json['title'] === 'string')
   const error = json['error']
-  if (isProblem) return errorOf(json, [json['code'], json['type']], json['detail'] ?? json['title'])
-  if (isJsonObject(error)) return errorOf(json, [error['code'], error['type']], error['message'])
+  if (isProblem) return errorOf(reply.status, json, [json['code'], json['type']], json['detail'] ?? json['title'])
+  if (isJsonObject(error)) return errorOf(reply.status, json, [error['code'], error['type']], error['message'])
   if (typeof error === 'string' && error !== '')
-    return errorOf(json, [json['code'], error], json['message'] ?? json['error_description'])
+    return errorOf(reply.status, json, [json['code'], error], json['message'] ?? json['error_description'])
   return undefined
 }
 
-function errorOf(reply: JsonObject, codes: readonly unknown[], message: unknown): ReceivedError {
+function errorOf(status: number, reply: JsonObject, codes: readonly unknown[], message: unknown): ReceivedError {
   const words = codes.filter((code): code is string => typeof code === 'string' && code !== '')
   return {
     code: words[0],
     message: typeof message === 'string' ? message : undefined,
     // The code first, which says more than the type beside it.
-    about: words.map(aboutKey).find((about) => about !== undefined),
+    about: words.map((word) => aboutKey(word, status)).find((about) => about !== undefined),
     reply,
   }
 }
@@ -180,14 +186,16 @@ function errorOf(reply: JsonObject, codes: readonly unknown[], message: unknown)
  * or `https://…/idempotency-key-mismatch`, or that it is still at work, such as `idempotency_key_in_use`. Message text
  * is never looked at, and of an address only its last part.
  */
-function aboutKey(code: string): ReceivedError['about'] {
-  const words = (code.split(/[/#]/).findLast((part) => part !== '') ?? '').toLowerCase().replaceAll(/[^a-z]+/g, '_')
+function aboutKey(code: string, status: number): ReceivedError['about'] {
+  const last = code.split(/[/#]/).findLast((part) => part !== '') ?? ''
+  const words = last.toLowerCase().replaceAll(/[^a-z]+/g, '_')
   if (/(?:^|_)(?:parameters?|request|payload|body)_mismatch(?:_|$)/.test(words)) return 'mismatch'
   if (!words.includes('idempoten')) return undefined
+  if (/reuse|mismatch|different|already_used|used_with|idempotency_error/.test(words)) return 'mismatch'
   if (/in_use|in_progress|in_flight|concurrent|processing|outstanding/.test(words)) return 'in-progress'
-  return /reuse|mismatch|conflicting_param|different|already_used|used_with|idempotency_error/.test(words)
-    ? 'mismatch'
-    : undefined
+  // The draft has 422 for a key with other parameters and nothing else about keys; what complains of the key itself is a
+  // refusal like any other.
+  return status === 422 && !/missing|required|invalid|malformed|too_long|length/.test(words) ? 'mismatch' : undefined
 }
 
 function rejectionOf(reply: HttpReply, error: ReceivedError, recordedRefusals: readonly number[]): Rejection {

@@ -2,8 +2,8 @@
  * Whose credentials are at hand: asked afresh for each attempt, bounded in time, and checked against the scope of the entry,
  * so that nobody pays another's bill. They are never stored.
  */
-import { InvalidInputError } from '../errors.ts'
 import type { HoldReason, JournalEntry } from '../model/entry.ts'
+import { readHeaders } from '../model/headers.ts'
 import type { Context } from './context.ts'
 import type { Runtime } from './runtime.ts'
 
@@ -26,44 +26,6 @@ export interface Credentials {
 export type CredentialsOption = (request: CredentialsRequest) => Credentials | Promise<Credentials>
 
 export type AtHand = { readonly headers: Readonly<Record<string, string>> } | { readonly held: HoldReason }
-
-/** What would change the meaning of the stored bytes, or the key. */
-const FORBIDDEN = ['content-type', 'content-length', 'content-encoding', 'transfer-encoding', 'host', 'idempotency-key']
-
-/**
- * Checks headers that a user gives.
- *
- * @throws {InvalidInputError} naming the header, never its value
- */
-export function readHeaders(given: unknown, keyHeaderName: string): Readonly<Record<string, string>> {
-  const headers = given instanceof Headers ? Object.fromEntries(given) : given
-  if (typeof headers !== 'object' || headers === null)
-    throw new InvalidInputError('headers', 'headers must be an object of strings.')
-  const read: Record<string, string> = {}
-  for (const [name, value] of Object.entries(headers)) {
-    const lower = name.toLowerCase()
-    if (lower === keyHeaderName.toLowerCase() || FORBIDDEN.includes(lower)) {
-      throw new InvalidInputError(
-        `headers.${lower}`,
-        `The header ${lower} belongs to the stored request and cannot be set here.`,
-      )
-    }
-    if (typeof value !== 'string' || !isHeader(name, value)) {
-      throw new InvalidInputError(`headers.${lower}`, `The header ${lower} is not a string that HTTP can carry.`)
-    }
-    read[lower] = value
-  }
-  return read
-}
-
-function isHeader(name: string, value: string): boolean {
-  try {
-    new Headers([[name, value]])
-    return true
-  } catch {
-    return false
-  }
-}
 
 /** Asks for the credentials of an entry's next attempt; resolves in bounded time and never rejects. */
 export function credentialsFor(context: Context, entry: JournalEntry): Promise<AtHand> {

@@ -373,6 +373,9 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
       const before = { attemptsMade, requestsSent, wordsHeard }
       await waiters.wait(done, budget, attemptsMade, signal)
       if (signal?.aborted) throw abortedError(entry, requestsSent > before.requestsSent, signal)
+      // Whoever waited without anything being sent may have missed what others did to the entry, such as cancel it.
+      if (isDeliverable(entry) && requestsSent === before.requestsSent && attemptsMade === before.attemptsMade)
+        await reload()
       return {
         entry,
         attemptsMade: attemptsMade - before.attemptsMade,

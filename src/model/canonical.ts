@@ -117,7 +117,8 @@ function digestOf(value: JsonValue): string {
 
 /** Digests of the named fields; a field that is absent has none. */
 export function fingerprintOf(fields: JsonObject, asked: readonly string[]): Fingerprint {
-  const digests: Record<string, string> = {}
+  // Without a prototype, so that a field may have any name.
+  const digests = Object.create(null) as Record<string, string>
   for (const name of asked.toSorted()) {
     const value = fields[name]
     if (value !== undefined) digests[name] = digestOf(value)
@@ -135,27 +136,47 @@ export function differingFields(
   return [...names].filter((name) => one[name] !== other[name] && !volatileFields.includes(name)).toSorted()
 }
 
-/** One token of a JSON text: a whole string, or a number. */
-const STRING_OR_NUMBER = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g
-
 /**
- * Parses what a receiver sent. A whole number that JavaScript would round (beyond 2^53 - 1) is given as its text, digit
- * for digit, so that nothing is rounded silently.
+ * Parses what a receiver sent. A number beyond 2^53 - 1, which JavaScript would round, is given as its text, digit for
+ * digit, so that nothing is rounded silently.
  *
  * @returns `undefined` if the text is not JSON
  */
 export function parseReceived(text: string): JsonValue | undefined {
   try {
-    JSON.parse(text)
-    const exact = text.replace(STRING_OR_NUMBER, (token) => (isRounded(token) ? `"${token}"` : token))
-    return JSON.parse(exact) as JsonValue
+    const value = JSON.parse(text) as JsonValue
+    const exact = quoteLargeNumbers(text)
+    return exact === text ? value : (JSON.parse(exact) as JsonValue)
   } catch {
     return undefined
   }
 }
 
-function isRounded(token: string): boolean {
-  if (token.startsWith('"')) return false
-  const number = Number(token)
-  return !Number.isFinite(number) || (/^-?\d+$/.test(token) && !Number.isSafeInteger(number))
+/** Of a JSON text that is known to be one. Strings are stepped over, however long they are. */
+function quoteLargeNumbers(text: string): string {
+  const token = /"|-?\d[\d.eE+-]*/g
+  let quoted = ''
+  let copied = 0
+  for (let found = token.exec(text); found; found = token.exec(text)) {
+    const [start] = found
+    if (start === '"') {
+      token.lastIndex = endOfString(text, found.index)
+    } else if (Math.abs(Number(start)) > Number.MAX_SAFE_INTEGER) {
+      quoted += `${text.slice(copied, found.index)}"${start}"`
+      copied = token.lastIndex
+    }
+  }
+  return quoted + text.slice(copied)
+}
+
+/** Just behind the quotation mark that ends the string beginning at `start`. */
+function endOfString(text: string, start: number): number {
+  let end = start
+  let backslashes: number
+  do {
+    end = text.indexOf('"', end + 1)
+    backslashes = 0
+    while (text[end - 1 - backslashes] === '\\') backslashes += 1
+  } while (backslashes % 2 === 1)
+  return end + 1
 }

@@ -208,6 +208,15 @@ export type JournalEntry =
   | RejectedEntry
   | CanceledEntry
 export type EntryState = JournalEntry['state']
+export const ENTRY_STATES: readonly EntryState[] = [
+  'pending',
+  'sending',
+  'accepted',
+  'unknown',
+  'succeeded',
+  'rejected',
+  'canceled',
+]
 /** Entries that may still be sent; no other ever is. */
 export type DeliverableEntry = PendingEntry | SendingEntry
 
@@ -377,7 +386,9 @@ function moved(entry: JournalEntry, event: EntryEvent, nowMs: number): JournalEn
         : entry
     case 'reopened':
       // Past its time and not canceled yet is as good as canceled.
-      return entry.state === 'canceled' || isPastSendBefore(entry, nowMs) ? reopened(entry, event.wanted, nowMs) : entry
+      return (entry.state === 'canceled' && !entry.contradiction) || isPastSendBefore(entry, nowMs)
+        ? reopened(entry, event.wanted, nowMs)
+        : entry
     default:
       throw new UnreachableError(event, 'advance')
   }
@@ -523,9 +534,9 @@ function refused(
   if (noted.state === 'succeeded' && rejection.behindKey) {
     return contradictedBy(noted, event, { word: 'refused', receipt: null, rejection }, nowMs)
   }
-  return isDeliverable(noted) || noted.state === 'unknown'
-    ? { ...baseOf(noted), state: 'rejected', rejection, settledAtMs: nowMs }
-    : noted
+  // A receipt that differs says that something was made, and no refusal undoes that.
+  const isSettled = !isDeliverable(noted) && !(noted.state === 'unknown' && noted.receipt === null)
+  return !isSettled ? { ...baseOf(noted), state: 'rejected', rejection, settledAtMs: nowMs } : noted
 }
 
 /** The first word that contradicts a final state is kept beside it and raised; the state itself never changes. */

@@ -29,8 +29,7 @@ export interface WriteDefinition<P extends object = object, R extends Receipt = 
   readonly subject?: string | undefined
   /**
    * Checks the parameters, fills in defaults and returns the fields of the body as plain data. What it adds beyond what the
-   * caller asked for is not compared when the operation is named again. Every parameter has to come back under its own name;
-   * renaming is for `encode`.
+   * caller asked for is not compared when the operation is named again.
    *
    * @throws {InvalidInputError} for what cannot be sent; nothing has been written or sent then
    */
@@ -62,6 +61,9 @@ export function defineWrite<P extends object, R extends Receipt, const V extends
   definition: WriteDefinition<P, R, V>,
 ): WriteDefinition<P, R, V> {
   readName(definition.kind, 'kind')
+  for (const name of ['readParams', 'readReceipt'] as const) {
+    if (typeof definition[name] !== 'function') throw new InvalidInputError(name, `${name} must be a function.`)
+  }
   readPath(definition.path, 'path')
   if (!['POST', 'PUT', 'PATCH'].includes(definition.method)) {
     throw new InvalidInputError('method', 'method must be POST, PUT or PATCH.')
@@ -77,8 +79,8 @@ export function defineWrite<P extends object, R extends Receipt, const V extends
 export function readPath(value: unknown, field: string): string {
   if (
     typeof value !== 'string' ||
-    !/^[^/?#\s][^?#\s]*$/.test(value) ||
-    value.split('/').includes('..') ||
+    !/^[^/?#\s\\][^?#\s\\]*$/.test(value) ||
+    value.split('/').some((part) => /^(?:\.|%2e){1,2}$/i.test(part)) ||
     /^[a-z][a-z\d+.-]*:/i.test(value)
   ) {
     throw new InvalidInputError(
@@ -122,20 +124,14 @@ export interface Operation {
 export function readOperation<P extends object>(definition: WriteDefinition<P, Receipt, string>, params: P): Operation {
   if (typeof params !== 'object' || params === null)
     throw new InvalidInputError('params', 'The parameters must be an object.')
-  const asked = Object.keys(params).filter((name) => (params as Record<string, unknown>)[name] !== undefined)
-  const fields: Record<string, JsonValue> = {}
+  // Without a prototype, so that a field may have any name.
+  const fields = Object.create(null) as Record<string, JsonValue>
   for (const [name, value] of Object.entries(definition.readParams(params))) {
     if (value !== undefined) fields[name] = readJson(value, name)
   }
-  const lost = asked.find((name) => !Object.hasOwn(fields, name))
-  if (lost !== undefined) {
-    throw new InvalidInputError(
-      lost,
-      `readParams has to return ${lost} under its own name, or other parameters under the same operationId would go unnoticed; rename in encode.`,
-    )
-  }
+  const asked = askedOf(params, fields)
   const subject = definition.subject === undefined ? null : readName(fields[definition.subject], definition.subject)
-  const expected: Record<string, JsonValue> = {}
+  const expected = Object.create(null) as Record<string, JsonValue>
   for (const name of definition.echoes ?? []) {
     const value = fields[name]
     if (value !== undefined) expected[name] = value
@@ -145,10 +141,23 @@ export function readOperation<P extends object>(definition: WriteDefinition<P, R
     kind: definition.kind,
     subject,
     fields,
-    fingerprint: fingerprintOf(fields, asked),
+    fingerprint: fingerprintOf(asked, Object.keys(asked)),
     expected,
     occurredAtMs: occurredAt === undefined ? undefined : readTimeMs(occurredAt, definition.eventTime ?? ''),
   }
+}
+
+/**
+ * What the caller asked for, without the defaults: the fields that the parameters have too, as they were read, and parameters
+ * which the body carries under another name.
+ */
+function askedOf(params: object, fields: JsonObject): JsonObject {
+  const given = params as Readonly<Record<string, unknown>>
+  const asked = Object.create(null) as Record<string, JsonValue>
+  // Inherited ones too, such as the getters of a class: `readParams` sees them as well.
+  for (const [name, value] of Object.entries(fields)) if (given[name] !== undefined) asked[name] = value
+  for (const [name, value] of Object.entries(given)) if (value !== undefined) asked[name] ??= readJson(value, name)
+  return asked
 }
 
 /** The body as canonical JSON: the same content gives the same bytes on every device. */
@@ -165,7 +174,7 @@ export function echoes(expected: JsonObject, receipt: Receipt): boolean {
 }
 
 function comparable(value: JsonValue | undefined): string {
-  return (typeof value === 'string' ? value : JSON.stringify(value)).toLowerCase()
+  return (typeof value === 'string' ? value : canonicalText(value ?? null)).toLowerCase()
 }
 
 // ---------------------------------------------------------------------------------------------------------- charge

@@ -121,8 +121,17 @@ export function retryAfterMsOf(reply: HttpReply): number | undefined {
   const value = reply.headers['retry-after']?.trim()
   if (value === undefined || value === '') return undefined
   if (/^\d+(?:\.\d+)?$/.test(value)) return Math.min(Number(value) * 1000, Number.MAX_SAFE_INTEGER)
-  const atMs = Date.parse(value)
-  if (Number.isNaN(atMs)) return undefined
-  const sentAtMs = Date.parse(reply.headers['date'] ?? '')
-  return Math.max(0, atMs - (Number.isNaN(sentAtMs) ? reply.receivedAtMs : sentAtMs))
+  const atMs = parseHttpDate(value)
+  if (atMs === undefined) return undefined
+  return Math.max(0, atMs - (parseHttpDate(reply.headers['date']?.trim() ?? '') ?? reply.receivedAtMs))
+}
+
+/** The three forms of an HTTP date (RFC 9110, 5.6.7), all of them in UTC; engines would make dates of much else. */
+function parseHttpDate(text: string): number | undefined {
+  const isFixed = /^[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT$/.test(text)
+  const isRfc850 = /^[A-Z][a-z]{5,8}, \d\d-[A-Z][a-z]{2}-\d\d \d\d:\d\d:\d\d GMT$/.test(text)
+  const isAsctime = /^[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}$/.test(text)
+  if (!isFixed && !isRfc850 && !isAsctime) return undefined
+  const atMs = Date.parse(isAsctime ? `${text} GMT` : text)
+  return Number.isNaN(atMs) ? undefined : atMs
 }

@@ -1,0 +1,44 @@
+/**
+ * Headers that a user or a dialect adds to a request: what may be set there at all. The key, the content type and what
+ * tells of the body belong to the stored request.
+ */
+import { InvalidInputError } from '../errors.ts'
+
+/** What would change the meaning of the stored bytes, or the key. */
+const FORBIDDEN = ['content-type', 'content-length', 'content-encoding', 'transfer-encoding', 'host', 'idempotency-key']
+
+/** RFC 9110, 5.6.2 and 5.5: a token; visible characters, spaces and tabs, without spaces at the ends. */
+const NAME = /^[!#$%&'*+.^_`|~0-9a-z-]+$/
+const VALUE = /^(?:[\u0021-\u007e\u0080-\u00ff](?:[\t\u0020-\u007e\u0080-\u00ff]*[\u0021-\u007e\u0080-\u00ff])?)?$/
+
+/**
+ * Reads headers, from an object or from anything that gives pairs, such as `Headers`.
+ *
+ * @param keyHeaderName the header that carries the key, which cannot be set either
+ * @returns names in lower case
+ * @throws {InvalidInputError} naming the header, never its value
+ */
+export function readHeaders(given: unknown, keyHeaderName: string): Readonly<Record<string, string>> {
+  if (typeof given !== 'object' || given === null) {
+    throw new InvalidInputError('headers', 'headers must be an object of strings.')
+  }
+  const read: Record<string, string> = {}
+  for (const [name, value] of pairsOf(given)) {
+    const lower = name.toLowerCase()
+    if (lower === keyHeaderName.toLowerCase() || FORBIDDEN.includes(lower)) {
+      throw new InvalidInputError(
+        `headers.${lower}`,
+        `The header ${lower} belongs to the stored request and cannot be set here.`,
+      )
+    }
+    if (!NAME.test(lower) || typeof value !== 'string' || !VALUE.test(value)) {
+      throw new InvalidInputError(`headers.${lower}`, `The header ${lower} is not a string that HTTP can carry.`)
+    }
+    read[lower] = value
+  }
+  return read
+}
+
+function pairsOf(given: object): [string, unknown][] {
+  return Symbol.iterator in given ? [...(given as Iterable<[string, unknown]>)] : Object.entries(given)
+}
