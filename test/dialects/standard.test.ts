@@ -260,6 +260,7 @@ describe('a key used with other parameters', () => {
       'the example of the draft',
       problem('https://developer.example.com/idempotency', { title: 'Idempotency-Key is already used' }),
     ],
+    ['a problem type that leads to a page further down', problem('https://developer.example.com/idempotency/docs')],
     ['a conflict of keys', { body: error('idempotency_key_conflict') }],
     ['a conflict', { body: error('IDEMPOTENCY_CONFLICT', 'invalid_request_error') }],
     ['BlueSnap', { body: error('SAME_IDEMPOTENCY_KEY_WAS_ALREADY_IN_USE_WITH_PREVIOUS_DIFFERENT_REQUEST') }],
