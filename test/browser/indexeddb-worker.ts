@@ -4,5 +4,5 @@ import { sampleEntry } from '../../src/testing/store-suite.ts'
 
 const journal = indexedDbJournal({ name: new URLSearchParams(location.search).get('name') ?? '' })
 const { owner } = journal
-const entry = { ...sampleEntry(), claim: { owner, fence: 1, untilMs: Date.now() + 60_000 } }
+const entry = { ...sampleEntry(), claim: { owner: `${owner}#1`, fence: 1, untilMs: Date.now() + 60_000 } }
 postMessage({ owner, inserted: (await journal.insert(entry, [])).inserted })

@@ -35,7 +35,7 @@ const many = (count: number, sample: Sample = {}): JournalEntry[] =>
 /** An entry whose claim this page holds. */
 const claimed = (journal: JournalStore, sample: Sample = {}): JournalEntry => ({
   ...sampleEntry(sample),
-  claim: { owner: journal.owner, fence: 1, untilMs: Date.now() + 60_000 },
+  claim: { owner: `${journal.owner}#1`, fence: 1, untilMs: Date.now() + 60_000 },
 })
 const insertAll = (journal: JournalStore, entries: readonly JournalEntry[]): Promise<boolean[]> =>
   Promise.all(entries.map(async (entry) => (await journal.insert(entry, [])).inserted))
@@ -50,7 +50,7 @@ test('G70: making a journal touches nothing', () => {
 
 describe('opening', () => {
   test('G38: an open that fires nothing is tried afresh once, then refused; the next call tries again', async () => {
-    const journal = openJournal(newName(), 40)
+    const journal = openJournal(newName(), 300)
     const open = vi.spyOn(IDBFactory.prototype, 'open').mockImplementation(deadRequest)
     await expect(journal.insert(first, [])).rejects.toEqual(unavailable('timeout'))
     expect(open).toHaveBeenCalledTimes(2)
@@ -102,10 +102,10 @@ describe('opening', () => {
   })
 
   test('G40: a page that was frozen while it opened does not give up when it wakes', async () => {
-    const journal = openJournal(newName(), 400)
+    const journal = openJournal(newName(), 3_000)
     const open = vi.spyOn(IDBFactory.prototype, 'open')
     const inserted = journal.insert(first, [])
-    const wakesAtMs = performance.now() + 600
+    const wakesAtMs = performance.now() + 3_200
     while (performance.now() < wakesAtMs);
     expect(await inserted).toEqual({ inserted: true })
     expect(open).toHaveBeenCalledTimes(1)
@@ -132,7 +132,7 @@ describe('opening', () => {
   test('G39: an open that another tab blocks is refused in time, and not tried twice', async () => {
     const name = newName()
     const other = await openRaw(name)
-    const journal = openJournal(name, 100)
+    const journal = openJournal(name, 300)
     const real = methodOf(IDBFactory.prototype, 'open')
     const open = vi.spyOn(IDBFactory.prototype, 'open').mockImplementation(function (this: IDBFactory, database) {
       return real.call(this, database, 2)
@@ -284,7 +284,7 @@ describe('G40: a connection that died', () => {
 
   test('and cannot be opened again: the call is refused', async () => {
     const connections = spyOnConnections()
-    const journal = openJournal(newName(), 40)
+    const journal = openJournal(newName(), 300)
     await journal.insert(first, [])
     connections[0]?.close()
     vi.spyOn(IDBFactory.prototype, 'open').mockImplementation(deadRequest)
@@ -329,8 +329,27 @@ describe('commits', () => {
     expect((await journal.list({}, 100)).entries).toHaveLength(20)
   })
 
-  test('a transaction that says nothing is refused in time, and undone if it still can be', async () => {
-    const journal = openJournal(newName(), 50)
+  test('a transaction that never ends is refused in time and undone', async () => {
+    const journal = openJournal(newName(), 300)
+    await journal.bornAtMs()
+    onTransaction((transaction) => {
+      const store = transaction.objectStore('entries')
+      const goOn = (): void => {
+        try {
+          store.count().onsuccess = goOn
+        } catch {
+          // It was aborted.
+        }
+      }
+      afterPut(transaction, goOn)
+    })
+    await expect(journal.insert(first, [])).rejects.toEqual(unavailable('timeout'))
+    vi.restoreAllMocks()
+    expect(await stored(journal)).toBeUndefined()
+  })
+
+  test('a request that says nothing is refused in time', async () => {
+    const journal = openJournal(newName(), 300)
     await journal.bornAtMs()
     vi.spyOn(IDBObjectStore.prototype, 'get').mockImplementation(deadRequest)
     await expect(journal.insert(first, [])).rejects.toEqual(unavailable('timeout'))
@@ -451,12 +470,30 @@ describe('claims', () => {
     await journal.insert(sampleEntry({ operationId: 'unclaimed' }), [])
     await journal.insert(sampleEntry({ operationId: 'of somebody', state: 'sending' }), [])
     expect(await isHeld(journal.owner)).toBe(false)
-    const held: Promise<boolean>[] = []
-    onTransaction(() => held.push(isHeld(journal.owner)))
+    const seen: string[] = []
+    const request = methodOf(LockManager.prototype, 'request') as (...args: unknown[]) => Promise<unknown>
+    vi.spyOn(LockManager.prototype, 'request').mockImplementation(async function (this: LockManager, ...args) {
+      await new Promise((resolve) => {
+        setTimeout(resolve, 100)
+      })
+      seen.push('lock')
+      return request.apply(this, args)
+    })
+    onTransaction(() => seen.push('transaction'))
     await journal.insert(claimed(journal), [])
-    expect(await Promise.all(held)).toEqual([true])
+    expect(seen).toEqual(['lock', 'transaction'])
+    expect(await isHeld(journal.owner)).toBe(true)
     await journal.close()
     await expect.poll(() => isHeld(journal.owner)).toBe(false)
+  })
+
+  test('what is kept is the entry as it was when the call was made', async () => {
+    const journal = openJournal()
+    const entry = claimed(journal)
+    const inserted = journal.insert(entry, [])
+    Object.assign(entry, { version: 99 })
+    expect(await inserted).toEqual({ inserted: true })
+    expect((await stored(journal))?.version).toBe(1)
   })
 
   test('one of two journals of a page that is closed leaves the lock to the other', async () => {
@@ -492,7 +529,7 @@ describe('claims', () => {
       worker.onerror = (event) => reject(new Error(event.message))
     })
     expect(data).toEqual({ owner: expect.not.stringContaining(journal.owner), inserted: true })
-    expect((await stored(journal))?.claim?.owner).toBe(data.owner)
+    expect((await stored(journal))?.claim?.owner).toBe(`${data.owner}#1`)
     expect(await journal.isGone(data.owner)).toBe(false)
     worker.terminate()
     await expect.poll(() => journal.isGone(data.owner)).toBe(true)
@@ -509,7 +546,7 @@ describe('claims', () => {
     ['hang', () => new Promise(() => {})],
     ['are refused', () => Promise.reject(new DOMException('no', 'SecurityError'))],
   ])('where locks %s, entries are kept all the same, and nobody is said to be gone', async (_, answer) => {
-    const journal = openJournal(newName(), 60)
+    const journal = openJournal(newName(), 300)
     vi.spyOn(LockManager.prototype, 'request').mockImplementation(answer)
     vi.spyOn(LockManager.prototype, 'query').mockImplementation(answer)
     expect(await journal.insert(claimed(journal), [])).toEqual({ inserted: true })
