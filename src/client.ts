@@ -14,8 +14,15 @@ import type { ResumeProgress, ResumeSummary } from './engine/resume.ts'
 import { realRuntime } from './engine/runtime.ts'
 import type { Runtime } from './engine/runtime.ts'
 import { keyWindowMs } from './engine/schedule.ts'
+import { firstOf } from './engine/waiters.ts'
 import type { Budget } from './engine/waiters.ts'
-import { AmbiguousReferenceError, ClientClosedError, InvalidInputError, NotCancelableError } from './errors.ts'
+import {
+  AmbiguousReferenceError,
+  ClientClosedError,
+  InvalidInputError,
+  JournalUnavailableError,
+  NotCancelableError,
+} from './errors.ts'
 import { Events, tell } from './events.ts'
 import type { Listener } from './events.ts'
 import { advance, ENTRY_STATES, glimpseOf, isDeliverable, windowEndsAtMs } from './model/entry.ts'
@@ -144,13 +151,13 @@ export interface BillingClient {
   /** A write of your own, made by `defineWrite`, through the same machinery. */
   write<P extends object, R extends Receipt, V extends string>(
     definition: WriteDefinition<P, R, V>,
-    params: P,
-    options: WriteOptions<V> & { readonly background?: false | undefined },
+    params: NoInfer<P>,
+    options: WriteOptions<NoInfer<V>> & { readonly background?: false | undefined },
   ): Promise<Outcome<R>>
   write<P extends object, R extends Receipt, V extends string>(
     definition: WriteDefinition<P, R, V>,
-    params: P,
-    options: WriteOptions<V>,
+    params: NoInfer<P>,
+    options: WriteOptions<NoInfer<V>>,
   ): Promise<Outcome<R> | Queued>
   /**
    * Background delivery: deliverable entries of this scope and endpoint now, then on `online`, `visibilitychange`, `pageshow`
@@ -260,15 +267,21 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     const { call, signal, deadlineMs } = readCall(context, definition, params, callOptions)
     if (signal?.aborted) throw abortedError(undefined, false, signal)
     const budget = budgetOf(deadlineMs)
-    return call.background ? await inBackground(call) : await directly(call, budget, signal)
+    return call.background ? await inBackground(call, budget, signal) : await directly(call, budget, signal)
   }
 
   const directly = async (call: Call, budget: Budget, signal: AbortSignal | undefined): Promise<Outcome> => {
-    const { opened, joined } = await exclusively(call, (it) => ({
-      opened: it,
-      // Joined before the next call of this name is let in, so that it finds this delivery under way.
-      joined: it.kind === 'deliver' ? deliver(context, it.entry, it.prepared).join(budget, signal) : undefined,
-    }))
+    const { opened, joined } = await inTime(
+      exclusively(call, (it) => {
+        // Joined before the next call of this name is let in, so that it finds this delivery under way.
+        const joining = it.kind === 'deliver' ? deliver(context, it.entry, it.prepared).join(budget, signal) : undefined
+        // If the caller has gone meanwhile, nobody else listens.
+        joining?.catch(() => {})
+        return { opened: it, joined: joining }
+      }),
+      budget,
+      signal,
+    )
     const delivered = await joined
     if (!delivered) return outcome(opened.entry, false)
     const { entry, heardReceiver } = delivered
@@ -277,11 +290,38 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     return contradicted ? outcome(contradicted, false) : outcome(entry, heardReceiver, hintOf(entry))
   }
 
-  const inBackground = async (call: Call): Promise<Outcome | Queued> => {
-    const opened = await exclusively(call, (it) => it)
+  const inBackground = async (
+    call: Call,
+    budget: Budget,
+    signal: AbortSignal | undefined,
+  ): Promise<Outcome | Queued> => {
+    const opening = exclusively(call, (it) => {
+      if (it.kind === 'deliver') deliverLater(it)
+      return it
+    })
+    const opened = await inTime(opening, budget, signal)
     if (opened.kind === 'answer') return outcome(opened.entry, false)
-    deliverLater(opened)
     return queuedOf(opened.entry, { nowMs: runtime.nowMs(), source: 'journal', durable: settings.store.durable })
+  }
+
+  /**
+   * A journal that hangs holds nobody longer than the caller allows. What it does after that sends nothing for this call:
+   * nobody waits any more.
+   */
+  const inTime = async <T extends object>(
+    opening: Promise<T>,
+    budget: Budget,
+    signal: AbortSignal | undefined,
+  ): Promise<T> => {
+    const opened = await firstOf(runtime, opening, budget.deadlineAtMs, signal)
+    if (opened) return opened
+    // Nobody listens any more to what it may still throw; an event has told it.
+    opening.catch(() => {})
+    if (signal?.aborted) throw abortedError(undefined, false, signal)
+    throw new JournalUnavailableError(
+      'The journal did not answer before the deadline of the call. Nothing was sent by this call.',
+      { fault: 'timeout' },
+    )
   }
 
   const deliverLater = (opened: Extract<Opened, { kind: 'deliver' }>): void => {
@@ -452,7 +492,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
         for (const watcher of watchers) tell(watcher, progress)
       },
     })
-      .then(({ nextAttemptAtMs: _next, ...summary }) => summary)
+      .then(({ nextAttemptAtMs: _next, failures: _failures, ...summary }) => summary)
       .finally(() => {
         resuming = undefined
         watchers.clear()

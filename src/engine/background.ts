@@ -1,14 +1,36 @@
 /**
  * Background delivery: passes over what is deliverable, at the start, when the page comes back to life or online, and when
- * the next entry is due. Nothing here rejects into nowhere: a pass that fails is told by an event and tried again later.
+ * the next entry is due. Nothing here rejects into nowhere: what fails is told by an event and tried again later.
+ *
+ * It is paced, so that an outage is not answered by a storm once it is over. While the receiver answers, everything that is
+ * due is sent, a few at a time. A failure raises an exponent that belongs to the client, not to the entry; while it is
+ * above zero one entry at a time is sent, the one whose last attempt is longest ago, and the next waits a random time that
+ * doubles with the exponent. So one entry that always fails holds up nobody, and a hundred ask no more often than one.
  */
+import { isDeliverable, isInDoubt } from '../model/entry.ts'
+import type { DeliverableEntry } from '../model/entry.ts'
+import { guarded } from './context.ts'
 import type { Context } from './context.ts'
-import { runPass } from './resume.ts'
+import { deliver, endOf } from './deliver.ts'
+import { nextLookAtMs, runPass } from './resume.ts'
+import { backoffMs } from './schedule.ts'
+import type { Budget } from './waiters.ts'
 
 /** The journal is looked at this often even if nothing is due: other processes may have left something. */
 const LOOK_MS = 30_000
-/** And never more often than this, so that an entry that cannot be taken does not make a hot loop. */
+/** And never more often than this. */
 const REST_MS = 250
+
+/** One attempt each and nobody waits. */
+const ONE_ATTEMPT: Budget = { attempts: 1, deadlineAtMs: Infinity, isPatient: false }
+
+/** What a look at the journal leads to. */
+interface Looked {
+  /** Failures: 1, successes: -1, nothing tried: 0. */
+  readonly change: 1 | 0 | -1
+  /** When the next entry is due, in wall time; absent if none is known. */
+  readonly nextAtMs: number | undefined
+}
 
 /**
  * Starts it.
@@ -17,10 +39,12 @@ const REST_MS = 250
  */
 export function startBackground(context: Context): () => void {
   const { runtime } = context
+  const { baseDelayMs, maxDelayMs } = context.settings.policy
   const stopped = new AbortController()
   let wake = new AbortController()
-  /** The first pass and those after a wake-up do not wait for our own back-off. */
+  /** The first look and those after a wake-up do not wait for the entries' own back-off. */
   let isEager = true
+  let exponent = 0
   const stopListening = runtime.onWake(() => {
     isEager = true
     wake.abort()
@@ -33,33 +57,85 @@ export function startBackground(context: Context): () => void {
   }
   context.closing.addEventListener('abort', stop)
 
+  const isDue =
+    (isNow: boolean) =>
+    (entry: DeliverableEntry): boolean =>
+      runtime.nowMs() >= (isNow ? entry.notBeforeMs : entry.nextAttemptAtMs) || endOf(context, entry) !== undefined
+
   const run = async (): Promise<void> => {
     while (!stopped.signal.aborted) {
       wake = new AbortController()
       const wasEager = isEager
       isEager = false
-      const nextAttemptAtMs = await onePass(context, wasEager, stopped.signal)
+      const look = exponent === 0 ? lookAtAll : lookAtOne
+      const { change, nextAtMs } = await look(context, isDue(wasEager), stopped.signal)
+      // Beyond this the waits are at their cap, and each step more would have to be taken back after the outage.
+      const most = Math.max(1, Math.ceil(Math.log2(maxDelayMs / Math.max(1, baseDelayMs))) + 1)
+      exponent = Math.min(most, Math.max(0, exponent + change))
       if (isEager) continue
-      const untilDueMs = nextAttemptAtMs === undefined ? LOOK_MS : nextAttemptAtMs - runtime.nowMs()
-      await runtime.sleep(Math.min(LOOK_MS, Math.max(REST_MS, untilDueMs)), wake.signal, 'idle')
+      const untilDueMs = nextAtMs === undefined ? LOOK_MS : Math.max(REST_MS, nextAtMs - runtime.nowMs())
+      const paceMs = exponent === 0 ? 0 : backoffMs(exponent + 1, baseDelayMs, maxDelayMs, runtime.random)
+      await runtime.sleep(Math.min(LOOK_MS, Math.max(untilDueMs, paceMs)), wake.signal, 'idle')
     }
   }
   void run()
   return stop
 }
 
-async function onePass(context: Context, isEager: boolean, signal: AbortSignal): Promise<number | undefined> {
-  const { runtime } = context
+type IsDue = (entry: DeliverableEntry) => boolean
+
+async function lookAtAll(context: Context, isDue: IsDue, signal: AbortSignal): Promise<Looked> {
   try {
-    const summary = await runPass(context, {
-      // One attempt each and nobody waits: an entry that always fails holds up nobody.
-      budget: () => ({ attempts: 1, deadlineAtMs: Infinity, isPatient: false }),
-      isTaken: (entry) => runtime.nowMs() >= (isEager ? entry.notBeforeMs : entry.nextAttemptAtMs),
-      signal,
-    })
-    return summary.nextAttemptAtMs
+    const { failures, nextAttemptAtMs } = await runPass(context, { budget: () => ONE_ATTEMPT, isTaken: isDue, signal })
+    return { change: failures > 0 ? 1 : 0, nextAtMs: nextAttemptAtMs }
   } catch {
     // The journal could not be listed; an event has told it.
-    return undefined
+    return { change: 0, nextAtMs: undefined }
   }
+}
+
+async function lookAtOne(context: Context, isDue: IsDue, signal: AbortSignal): Promise<Looked> {
+  try {
+    const { entry, nextAtMs } = await longestAgo(context, isDue)
+    if (!entry || signal.aborted) return { change: 0, nextAtMs }
+    await context.openings.get(entry.key)?.ended
+    const delivered = await deliver(context, entry).join(ONE_ATTEMPT, signal)
+    const isOver = !isDeliverable(delivered.entry)
+    // Something else may be due at once; the pace decides when it is its turn.
+    return {
+      change: isOver ? -1 : delivered.attemptsMade > 0 ? 1 : 0,
+      nextAtMs: isOver || delivered.attemptsMade > 0 ? 0 : nextAtMs,
+    }
+  } catch {
+    return { change: 0, nextAtMs: undefined }
+  }
+}
+
+/** Of those that are due the one whose last attempt is longest ago; those whose window runs before those never sent. */
+async function longestAgo(
+  context: Context,
+  isDue: IsDue,
+): Promise<{ entry: DeliverableEntry | undefined; nextAtMs: number | undefined }> {
+  const { endpoint, scope } = context.settings
+  let best: DeliverableEntry | undefined
+  let nextAtMs: number | undefined
+  let after: string | undefined
+  const rankOf = (entry: DeliverableEntry): number => (isInDoubt(entry) ? 0 : 1)
+  const sinceOf = (entry: DeliverableEntry): number => entry.attempts.at(-1)?.beganAtMs ?? entry.namedAtMs
+  do {
+    const cursor = after
+    const page = await guarded(context, 'list', () => context.store.listDeliverable({ endpoint, scope }, 256, cursor))
+    for (const entry of page.entries) {
+      if (!isDeliverable(entry) || !context.definitions.has(entry.kind)) continue
+      if (!isDue(entry)) {
+        nextAtMs = Math.min(nextAtMs ?? Infinity, nextLookAtMs(entry))
+        continue
+      }
+      const isBetter =
+        !best || rankOf(entry) < rankOf(best) || (rankOf(entry) === rankOf(best) && sinceOf(entry) < sinceOf(best))
+      if (isBetter) best = entry
+    }
+    after = page.next
+  } while (after !== undefined)
+  return { entry: best, nextAtMs }
 }

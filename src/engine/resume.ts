@@ -6,7 +6,7 @@ import type { DeliverableEntry, EntryState } from '../model/entry.ts'
 import { isDeliverable } from '../model/entry.ts'
 import { guarded } from './context.ts'
 import type { Context } from './context.ts'
-import { deliver, endOf } from './deliver.ts'
+import { deliver } from './deliver.ts'
 import type { OpenCount } from '../stores/store.ts'
 import type { Budget } from './waiters.ts'
 
@@ -53,10 +53,14 @@ const PAGE = 64
  *
  * @throws {JournalUnavailableError} the journal could not be listed
  */
-export async function runPass(
-  context: Context,
-  pass: Pass,
-): Promise<ResumeSummary & { readonly nextAttemptAtMs: number | undefined }> {
+/** What a pass tells background delivery beside its summary. */
+export interface PassResult extends ResumeSummary {
+  readonly nextAttemptAtMs: number | undefined
+  /** Entries that were tried and are still to be delivered. */
+  readonly failures: number
+}
+
+export async function runPass(context: Context, pass: Pass): Promise<PassResult> {
   const { settings, store, runtime, events } = context
   const counts: Record<EntryState | 'waiting' | 'failed', number> = {
     pending: 0,
@@ -74,6 +78,7 @@ export async function runPass(
   let unreadable = 0
   let nextAttemptAtMs: number | undefined
   let unknownKinds = 0
+  let failures = 0
   const isOver = (): boolean => context.closing.aborted || pass.signal?.aborted === true
   const comeBackAt = (atMs: number): void => {
     nextAttemptAtMs = Math.min(nextAttemptAtMs ?? Infinity, atMs)
@@ -86,7 +91,7 @@ export async function runPass(
       counts.waiting += 1
       return
     }
-    if (!pass.isTaken(entry) && !endOf(context, entry)) {
+    if (!pass.isTaken(entry)) {
       counts.waiting += 1
       comeBackAt(nextLookAtMs(entry))
       return
@@ -101,6 +106,7 @@ export async function runPass(
         return
       }
       counts.waiting += 1
+      if (delivered.attemptsMade > 0) failures += 1
       // What was due and could not be tried (offline, no login, another's claim) is looked at when something happens, or
       // with the next look at all; coming back at once would be a hot loop.
       if (delivered.attemptsMade > 0 || after.nextAttemptAtMs > runtime.nowMs()) comeBackAt(nextLookAtMs(after))
@@ -162,11 +168,12 @@ export async function runPass(
     needEvidence: { accepted: countHere('accepted') + counts.accepted, unknown: countHere('unknown') + counts.unknown },
     elsewhere,
     nextAttemptAtMs,
+    failures,
   }
 }
 
 /** When something is to be done with an entry: another attempt, or its end because its time is over. */
-function nextLookAtMs(entry: DeliverableEntry): number {
+export function nextLookAtMs(entry: DeliverableEntry): number {
   const { sendBeforeAtMs, nextAttemptAtMs } = entry
   return entry.state === 'pending' && sendBeforeAtMs !== null
     ? Math.min(sendBeforeAtMs, nextAttemptAtMs)

@@ -42,7 +42,7 @@ export class Waiters {
     this.#nudge = new AbortController()
   }
 
-  /** Whether anybody is there. One whose signal has fired is gone, also before it has noticed. */
+  /** Whether anybody is there. */
   get isWanted(): boolean {
     return this.#those().length > 0
   }
@@ -77,22 +77,42 @@ export class Waiters {
     this.arrivals += 1
     this.#waiters.add(waiter)
     this.nudgeAll()
-    const left = new AbortController()
     try {
-      await Promise.race([
-        done,
-        this.#runtime.sleep(budget.deadlineAtMs - this.#runtime.monotonicMs(), left.signal),
-        ...(signal ? [fired(signal, left.signal)] : []),
-      ])
+      await firstOf(this.#runtime, done, budget.deadlineAtMs, signal)
     } finally {
-      left.abort()
       this.#waiters.delete(waiter)
       this.nudgeAll()
     }
   }
 
+  /** One whose signal has fired or whose time is over is gone, also before it has noticed. */
   #those(): readonly Waiter[] {
-    return this.#closing.aborted ? [] : [...this.#waiters].filter((waiter) => !waiter.signal?.aborted)
+    if (this.#closing.aborted) return []
+    const nowMs = this.#runtime.monotonicMs()
+    return [...this.#waiters].filter((waiter) => !waiter.signal?.aborted && nowMs < waiter.deadlineAtMs)
+  }
+}
+
+/**
+ * Waits for work until a deadline (monotonic) or until a signal fires. Work that is left goes on by itself.
+ *
+ * @returns what the work gave, or `undefined` if something else came first
+ */
+export async function firstOf<T>(
+  runtime: Runtime,
+  work: Promise<T>,
+  deadlineAtMs: number,
+  signal: AbortSignal | undefined,
+): Promise<T | undefined> {
+  const left = new AbortController()
+  try {
+    return await Promise.race([
+      work,
+      runtime.sleep(deadlineAtMs - runtime.monotonicMs(), left.signal).then(() => undefined),
+      ...(signal ? [fired(signal, left.signal).then(() => undefined)] : []),
+    ])
+  } finally {
+    left.abort()
   }
 }
 
