@@ -869,7 +869,8 @@ function happeningOf({ what, which, id, nowMs }: Chance, entry: JournalEntry): H
     case 'released':
       return { event: released, nowMs }
     case 'dated':
-      return { event: dated(nowMs, which === 0), nowMs }
+      // Names of one's own have no other journal that could have sent them.
+      return { event: dated(nowMs, which === 0 && entry.window.names === 'shared'), nowMs }
     case 'held':
       return { event: held, nowMs }
     case 'ended':

@@ -326,6 +326,11 @@ describe('a key of the caller’s own', () => {
     }
   })
 
+  test('that another name has at another receiver is no conflict here', () => {
+    const other = entry(1, [], { operationId: 'order-1' as OperationId, endpoint: 'https://other.example.com/', key })
+    expect(openingOf([other], wanted({ idempotencyKey: key }), NOW_MS)).toEqual({ kind: 'open', revision: 1 })
+  })
+
   test('of one revision cannot be that of the next', () => {
     const before = entry(1, WAYS.rejected, { key })
     expect(conflictOf([before], wanted({ revision: 2, idempotencyKey: key })).fields).toContain('idempotencyKey')
