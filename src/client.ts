@@ -3,7 +3,7 @@
  * and answered with the outcome of its entry.
  */
 import { abortedError, deliver } from './engine/deliver.ts'
-import type { Delivered, Delivery } from './engine/deliver.ts'
+import type { Delivery } from './engine/deliver.ts'
 import { startBackground } from './engine/background.ts'
 import { emitChange, guarded } from './engine/context.ts'
 import type { Context } from './engine/context.ts'

@@ -115,8 +115,6 @@ export type RevisionRefusal =
   | 'earlier-revision-open'
   /** A higher revision is in the journal. */
   | 'not-the-next'
-  /** A word contradicts a final state of the operation; a person has to decide first. */
-  | 'contradicted'
   /** The refusal did not come from behind the receiver's key layer, so another device's attempt may have worked. */
   | 'unrecorded-refusal'
   /** The receiver frees keys on a rejection, and the last ambiguous attempt may still be at work. */
@@ -162,12 +160,6 @@ export class AmbiguousReferenceError extends BillingError {
   }
 }
 
-/** Too many entries wait in the journal for the receiver. Nothing was written and nothing was sent by this call. */
-export class BackpressureError extends BillingError {
-  override readonly name = 'BackpressureError'
-  readonly code = 'ERR_BACKPRESSURE'
-}
-
 /** The client was closed. Nothing was written and nothing was sent by this call. */
 export class ClientClosedError extends BillingError {
   override readonly name = 'ClientClosedError'
@@ -206,7 +198,6 @@ export type AnyBillingError =
   | RevisionRefusedError
   | NotCancelableError
   | AmbiguousReferenceError
-  | BackpressureError
   | ClientClosedError
   | DeliveryAbortedError
   | NotSucceededError

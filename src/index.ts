@@ -55,7 +55,6 @@ export type { ResumeProgress, ResumeSummary } from './engine/resume.ts'
 export type { BillingEvent, Listener } from './events.ts'
 export {
   AmbiguousReferenceError,
-  BackpressureError,
   BillingError,
   ClientClosedError,
   DeliveryAbortedError,

@@ -184,18 +184,27 @@ function errorOf(status: number, reply: JsonObject, codes: readonly unknown[], m
 /**
  * What a code or a problem type says about the key: that it was used with other parameters, such as `idempotency_key_reused`
  * or `https://…/idempotency-key-mismatch`, or that it is still at work, such as `idempotency_key_in_use`. Message text
- * is never looked at, and of an address only its last part.
+ * is never looked at, nor the host of an address, and for the words that decide only its last part.
  */
 function aboutKey(code: string, status: number): ReceivedError['about'] {
-  const last = code.split(/[/#]/).findLast((part) => part !== '') ?? ''
-  const words = last.toLowerCase().replaceAll(/[^a-z]+/g, '_')
+  const path = code.replace(/^[a-z][a-z\d+.-]*:\/\/[^/]*/i, '')
+  const words = wordsOf(path.split(/[/#]/).findLast((part) => part !== '') ?? '')
   if (/(?:^|_)(?:parameters?|request|payload|body)_mismatch(?:_|$)/.test(words)) return 'mismatch'
-  if (!words.includes('idempoten')) return undefined
-  if (/reuse|mismatch|different|already_used|used_with|idempotency_error/.test(words)) return 'mismatch'
-  if (/in_use|in_progress|in_flight|concurrent|processing|outstanding/.test(words)) return 'in-progress'
+  if (words.includes('idempoten')) {
+    if (/reuse|mismatch|different|already_?used|used_?with|idempotency_error/.test(words)) return 'mismatch'
+    if (/in_?use|in_?progress|in_?flight|concurrent|processing|outstanding/.test(words)) return 'in-progress'
+    // A conflict at 409 may be either, and waiting is safe.
+    if (status !== 409 && words.includes('conflict')) return 'mismatch'
+  }
   // The draft has 422 for a key with other parameters and nothing else about keys; what complains of the key itself is a
   // refusal like any other.
-  return status === 422 && !/missing|required|invalid|malformed|too_long|length/.test(words) ? 'mismatch' : undefined
+  const isOfKey =
+    wordsOf(path).includes('idempoten') && !/missing|required|invalid|malformed|too_?long|length/.test(words)
+  return status === 422 && isOfKey ? 'mismatch' : undefined
+}
+
+function wordsOf(text: string): string {
+  return text.toLowerCase().replaceAll(/[^a-z]+/g, '_')
 }
 
 function rejectionOf(reply: HttpReply, error: ReceivedError, recordedRefusals: readonly number[]): Rejection {

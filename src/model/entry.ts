@@ -83,7 +83,7 @@ export interface KeyWindow {
   readonly marginMs: number
 }
 
-/** A word that contradicts the final state; it stays until a person decides. */
+/** A word that contradicts the state, or another receipt under the same key; it stays until a person decides. */
 export interface Contradiction {
   readonly atMs: number
   readonly attempt: number
@@ -397,9 +397,10 @@ function moved(entry: JournalEntry, event: EntryEvent, nowMs: number): JournalEn
 /** The age of a key counts from the earliest time that is known, and that never moves forward. */
 function dated(entry: JournalEntry, eventAtMs: number, mayPredateJournal: boolean): JournalEntry {
   if (!isDeliverable(entry)) return entry
-  const startAtMs =
-    entry.window.names === 'shared' ? earliest(entry.window.startAtMs, eventAtMs) : entry.window.startAtMs
   const predates = entry.mayPredateJournal || mayPredateJournal
+  // What another journal may have sent counts from the event, whatever this journal's own names are.
+  const isFromEvent = entry.window.names === 'shared' || predates
+  const startAtMs = isFromEvent ? earliest(entry.window.startAtMs, eventAtMs) : entry.window.startAtMs
   if (startAtMs === entry.window.startAtMs && predates === entry.mayPredateJournal) return entry
   const next = {
     ...entry,
@@ -516,9 +517,17 @@ function applied(
 ): JournalEntry {
   const word = event.verdict.kind === 'succeeded' ? 'succeeded' : 'accepted'
   const noted = endAttempt(entry, event, { result: word }, nowMs)
-  if (noted.state === 'succeeded' && noted.receipt.id === receipt.id) return noted
-  if (isFinal(noted)) return contradictedBy(noted, event, { word, receipt, rejection: null }, nowMs)
-  return noted.state === 'accepted' && word === 'accepted' ? noted : settle(baseOf(noted))
+  const before =
+    noted.state === 'succeeded' || noted.state === 'accepted' || noted.state === 'unknown' ? noted.receipt : null
+  if (isFinal(noted)) {
+    const isSame = noted.state === 'succeeded' && before?.id === receipt.id
+    return isSame ? noted : contradictedBy(noted, event, { word, receipt, rejection: null }, nowMs)
+  }
+  const settled = noted.state === 'accepted' && word === 'accepted' ? noted : settle(baseOf(noted))
+  // Two receipts of different things under one key: perhaps two effects, so a person has to look.
+  return before && before.id !== receipt.id
+    ? contradictedBy(settled, event, { word, receipt: settled === noted ? receipt : before, rejection: null }, nowMs)
+    : settled
 }
 
 /** The receiver said no. Believed if no other attempt can have worked, or if it speaks for all attempts under the key. */
@@ -539,7 +548,7 @@ function refused(
   return !isSettled ? { ...baseOf(noted), state: 'rejected', rejection, settledAtMs: nowMs } : noted
 }
 
-/** The first word that contradicts a final state is kept beside it and raised; the state itself never changes. */
+/** The first word that contradicts is kept beside the state and raised; a final state itself never changes. */
 function contradictedBy(
   entry: JournalEntry,
   event: { readonly attempt: number },

@@ -357,7 +357,8 @@ function readMetadata(value: unknown): JsonObject | undefined {
 
 /**
  * A `Date`, or RFC 3339 text. Text without a zone is refused: it would mean another moment on another machine. So is a day
- * that the month does not have, which some engines take for one of the next month.
+ * that the month does not have, which some engines take for one of the next month, and what is finer than milliseconds,
+ * which would be cut off.
  */
 function readTimeMs(value: unknown, field: string): number {
   const atMs = value instanceof Date ? value.getTime() : typeof value === 'string' ? parseTime(value) : Number.NaN
@@ -372,7 +373,7 @@ function readTimeMs(value: unknown, field: string): number {
 
 function parseTime(text: string): number {
   const [, year, month, day] =
-    /^(\d{4})-(\d\d)-(\d\d)T\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)$/.exec(text) ?? []
+    /^(\d{4})-(\d\d)-(\d\d)T\d\d:\d\d(?::\d\d(?:\.\d{1,3})?)?(?:Z|[+-]\d\d:\d\d)$/.exec(text) ?? []
   const isDay = new Date(Date.UTC(Number(year), Number(month) - 1, Number(day))).getUTCDate() === Number(day)
   return isDay ? Date.parse(text) : Number.NaN
 }

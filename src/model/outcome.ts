@@ -88,12 +88,12 @@ export interface Contradicted<R extends Receipt = Receipt> extends OutcomeBase {
   readonly status: 'unknown'
   readonly delivery: 'ended'
   readonly reason: 'contradicted'
-  /** The state that was final, with its word. */
+  /** The state that the entry is in, with its word. */
   readonly settled:
-    | { readonly state: 'succeeded'; readonly receipt: R }
+    | { readonly state: 'succeeded' | 'accepted'; readonly receipt: R }
     | { readonly state: 'rejected'; readonly rejection: Rejection }
     | { readonly state: 'canceled' }
-  /** The word that came later. */
+  /** The word that does not go with it. */
   readonly contradiction: Contradiction
 }
 
@@ -209,7 +209,7 @@ function contradicted(entry: JournalEntry, base: OutcomeBase, contradiction: Con
 }
 
 function settledOf(entry: JournalEntry): Contradicted['settled'] {
-  if (entry.state === 'succeeded') return { state: 'succeeded', receipt: entry.receipt }
+  if (entry.state === 'succeeded' || entry.state === 'accepted') return { state: entry.state, receipt: entry.receipt }
   if (entry.state === 'rejected') return { state: 'rejected', rejection: entry.rejection }
   return { state: 'canceled' }
 }

@@ -64,18 +64,16 @@ function expectEachOnce(receiver: Receiver, operations: number): void {
 
 /** Three operations: three inserts, three requests, three records; then the same again with a lost reply and a 503 between. */
 const moments = [
-  ...[
-    'insert:1',
-    'insert:2',
-    'insert:3',
-    'fetch:1',
-    'fetch:2',
-    'fetch:3',
-    'replace:1',
-    'replace:2',
-    'replace:3',
-    'replace:5',
-  ],
+  'insert:1',
+  'insert:2',
+  'insert:3',
+  'fetch:1',
+  'fetch:2',
+  'fetch:3',
+  'replace:1',
+  'replace:2',
+  'replace:3',
+  'replace:5',
 ].flatMap((step) => [`${step}:before`, `${step}:after`])
 
 test.each(moments)('G06: a worker that dies at %s', async (dieAt) => {

@@ -22,7 +22,7 @@ if (!canTrace)
 function readTrace(text: string): ('sync' | 'request' | 'journal-write')[] {
   return text.split('\n').flatMap((line) => {
     // A call that was interrupted by another thread's stands in two lines; a sync counts where it returned.
-    if (/(?:fsync|fdatasync)(?:\(| resumed)/.test(line) && / = 0$/.test(line)) return ['sync' as const]
+    if (/(?:fsync|fdatasync)(?:\(| resumed)/.test(line) && line.endsWith(' = 0')) return ['sync' as const]
     if (/"POST \/v1\//.test(line)) return ['request' as const]
     if (/pwrite64\(/.test(line)) return ['journal-write' as const]
     return []

@@ -274,8 +274,6 @@ export function explain(error: AnyBillingError): string {
       return error.name
     case 'ERR_AMBIGUOUS_REFERENCE':
       return String(error.subjects.length)
-    case 'ERR_BACKPRESSURE':
-      return error.name
     case 'ERR_CLIENT_CLOSED':
       return error.name
     case 'ERR_DELIVERY_ABORTED':
