@@ -1,0 +1,54 @@
+/** A journal that never answers holds up no caller beyond the caller's own signal and deadline, and nothing is sent. */
+import { forgetfulJournal } from 'billonce'
+import type { Outcome } from 'billonce'
+import { expect, test } from 'vitest'
+import { journalWith } from '../engine/tampering.ts'
+import type { Method } from '../engine/tampering.ts'
+import { coffee, pass, setUp, virtualTime } from '../support/world.ts'
+
+virtualTime()
+
+const order = { operationId: 'order-1' }
+
+/** What came within a minute. */
+async function soon(asked: Promise<unknown>): Promise<unknown> {
+  return await Promise.race([asked, pass(60_000).then(() => 'still waiting')])
+}
+
+function hungAt(method: Method): ReturnType<typeof setUp> {
+  const journal = journalWith(forgetfulJournal(), (call, run) =>
+    call.method === method ? new Promise<never>(() => {}) : run(),
+  )
+  return setUp({ journal })
+}
+
+test.each(['insert', 'bornAtMs'] as const)('an abort ends a call whose journal hangs at %s', async (method) => {
+  const { billing, receiver } = hungAt(method)
+  const controller = new AbortController()
+  const options = { ...order, eventAtMs: Date.now(), signal: controller.signal }
+  const asked = billing.charge(coffee, options).catch((error: unknown) => error)
+  await pass(1000)
+  controller.abort()
+  expect(await soon(asked)).toMatchObject({ code: 'ERR_DELIVERY_ABORTED', sentByThisCall: false })
+  await pass(60_000)
+  expect(receiver.ledger.requests).toHaveLength(0)
+})
+
+test.each(['insert', 'bornAtMs'] as const)('the deadline ends a call whose journal hangs at %s', async (method) => {
+  const { billing, receiver } = hungAt(method)
+  const options = { ...order, eventAtMs: Date.now(), deadlineMs: 5000 }
+  const asked = billing.charge(coffee, options).catch((error: unknown) => error)
+  expect(await soon(asked)).toMatchObject({
+    code: 'ERR_JOURNAL_UNAVAILABLE',
+    fault: 'timeout',
+    sentByThisCall: false,
+  })
+  expect(receiver.ledger.requests).toHaveLength(0)
+})
+
+test('a receipt reaches its caller by the deadline although the journal hangs at writing it down', async () => {
+  const { billing, receiver } = hungAt('replace')
+  const outcome = await soon(billing.charge(coffee, { ...order, deadlineMs: 5000 }))
+  expect(['succeeded', 'unknown']).toContain((outcome as Outcome).status)
+  expect(receiver.ledger.effects).toHaveLength(1)
+})
