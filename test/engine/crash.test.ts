@@ -14,6 +14,8 @@ import type { Death, StoreCall } from './tampering.ts'
 virtualTime()
 
 const order = { operationId: 'order-1' }
+/** Timers of a dead process go on here; nobody hears what its calls say. */
+const unheard = (): void => {}
 
 function aWorld(faults: readonly Fault[] = []): { receiver: Receiver; journal: JournalStore } {
   return { receiver: createReceiver({ faults }), journal: forgetfulJournal() }
@@ -41,7 +43,7 @@ describe('G06: a process killed', () => {
   test('after the entry was written and before the request left sends the same bytes after the restart', async () => {
     const world = aWorld()
     const { billing, isDead } = aProcess(world, {}, { at: 'fetch', call: 1, side: 'before' })
-    void billing.charge(coffee, order)
+    billing.charge(coffee, order).catch(unheard)
     await pass(1000)
     expect(isDead()).toBe(true)
     expect(world.receiver.ledger.requests).toHaveLength(0)
@@ -57,7 +59,7 @@ describe('G06: a process killed', () => {
   test('after the request left and before the reply came asks again under the same key', async () => {
     const world = aWorld()
     const { billing } = aProcess(world, {}, { at: 'fetch', call: 1, side: 'after' })
-    void billing.charge(coffee, order)
+    billing.charge(coffee, order).catch(unheard)
     await pass(1000)
     expect(world.receiver.ledger.effects).toHaveLength(1)
     const { outcome, resumed } = await afterRestart(world)
@@ -71,7 +73,7 @@ describe('G06: a process killed', () => {
   test('after the reply came and before it was written asks again under the same key', async () => {
     const world = aWorld()
     const { billing } = aProcess(world, {}, { at: 'replace', call: 1, side: 'before' })
-    void billing.charge(coffee, order)
+    billing.charge(coffee, order).catch(unheard)
     await pass(1000)
     expect(world.receiver.ledger.effects).toHaveLength(1)
     const { outcome } = await afterRestart(world)
@@ -83,7 +85,7 @@ describe('G06: a process killed', () => {
   test('after the result was written has nothing left to do', async () => {
     const world = aWorld()
     const { billing } = aProcess(world, {}, { at: 'replace', call: 1, side: 'after' })
-    void billing.charge(coffee, order)
+    billing.charge(coffee, order).catch(unheard)
     await pass(1000)
     const { outcome, resumed } = await afterRestart(world)
     expect(resumed).toBe(0)
@@ -94,7 +96,7 @@ describe('G06: a process killed', () => {
   test('before the entry was written has written nothing and sent nothing; named again it is one effect', async () => {
     const world = aWorld()
     const { billing } = aProcess(world, {}, { at: 'insert', call: 1, side: 'before' })
-    void billing.charge(coffee, order)
+    billing.charge(coffee, order).catch(unheard)
     await pass(1000)
     expect((await world.journal.list({}, 10)).entries).toHaveLength(0)
     const { outcome, billing: again } = await afterRestart(world)
@@ -107,7 +109,7 @@ describe('G06: a process killed', () => {
     for (const death of deaths()) {
       const world = aWorld([loseReply({ attempt: 1 })])
       const { billing, kill } = aProcess(world, {}, death)
-      void billing.charge(coffee, order)
+      billing.charge(coffee, order).catch(unheard)
       await pass(1000)
       kill()
       const next = aProcess(world)
@@ -128,7 +130,7 @@ describe('G06: a process killed', () => {
     for (const death of deaths()) {
       const world = aWorld([loseReply({ attempt: 1 }), status(503, { attempt: 2 })])
       const { billing, isDead, kill } = aProcess(world, {}, death)
-      void billing.charge(coffee, order)
+      billing.charge(coffee, order).catch(unheard)
       await pass(10_000)
       if (isDead()) died += 1
       kill()
@@ -142,10 +144,44 @@ describe('G06: a process killed', () => {
     expect(died).toBeGreaterThan(12)
   })
 
+  test.each<[string, Fault, object]>([
+    ['a 429', status(429, { attempt: 2 }), { reason: 'rate-limited' }],
+    ['a 401', status(401, { attempt: 2 }), { reason: 'unauthorized' }],
+    [
+      'a validator’s 400',
+      status(400, { attempt: 2, body: { error: { code: 'no_such_customer' } } }),
+      { reason: 'refused-unproven' },
+    ],
+  ])(
+    'with a request in flight may have charged: %s to the next attempt is no proof that it did not',
+    async (_what, fault, expected) => {
+      const world = aWorld([fault])
+      aProcess(world, {}, { at: 'fetch', call: 1, side: 'after' }).billing.charge(coffee, order).catch(unheard)
+      await pass(1000)
+      expect(world.receiver.ledger.effects).toHaveLength(1)
+      await pass(CLAIM_MS)
+      const { billing } = aProcess(world)
+      expect(await settled(billing.charge(coffee, order))).toMatchObject({
+        status: 'unknown',
+        delivery: 'continues',
+        attempts: 2,
+        ...expected,
+      })
+      await expect(billing.cancel({ kind: 'charge', ...order })).rejects.toMatchObject({ code: 'ERR_NOT_CANCELABLE' })
+      await expect(settled(billing.charge(coffee, { ...order, revision: 2 }))).rejects.toMatchObject({
+        code: 'ERR_REVISION_REFUSED',
+      })
+      const [view] = await viewsOf(billing)
+      expect(view?.attempts[0]).toMatchObject({ number: 1, result: 'unrecorded' })
+      expect(await settled(billing.charge(coffee, order))).toMatchObject({ status: 'succeeded', attempts: 3 })
+      expect(world.receiver.ledger.effects).toHaveLength(1)
+    },
+  )
+
   test('where the journal can tell that the holder of the claim is gone, the next one need not wait', async () => {
     const world = aWorld()
     const { billing } = aProcess(world, {}, { at: 'fetch', call: 1, side: 'after' })
-    void billing.charge(coffee, order)
+    billing.charge(coffee, order).catch(unheard)
     await pass(1000)
     const journal = journalWith(world.journal, async (call, run) => (call.method === 'isGone' ? true : await run()))
     const began = performance.now()
@@ -215,7 +251,7 @@ test('G67: usage reported again after a crash, by the same code for the same per
     const world = aWorld()
     const report = (billing: BillingClient): Promise<Outcome> =>
       billing.recordUsage({ meter: 'exports', quantity: 7 }, { operationId: 'exports:2026-11' })
-    void report(aProcess(world, {}, death).billing)
+    report(aProcess(world, {}, death).billing).catch(unheard)
     await pass(1000)
     expect(world.receiver.ledger.effects).toHaveLength(1)
     await pass(CLAIM_MS)

@@ -303,3 +303,15 @@ test('two clients that open one operation at once make one entry, one key and on
   await pass(CLAIM_MS)
   expect(receiver.ledger.requests).toHaveLength(1)
 })
+
+test('a caller kept waiting by its credentials is told at its deadline what another client did meanwhile', async () => {
+  const { billing, another, receiver } = setUp({ receiver: { faults: [status(429, { attempt: 1 })] } })
+  expect(await settled(billing.charge(coffee, order))).toMatchObject({ status: 'deferred' })
+  const held = another({ headers: undefined, credentials: () => new Promise(() => {}) })
+  const waiting = held.charge(coffee, { ...order, deadlineMs: 5000 })
+  await pass(1000)
+  expect(await settled(another().charge(coffee, order))).toMatchObject({ status: 'succeeded' })
+  // Not «deferred»: that would say that it is certainly not done.
+  expect(await settled(waiting)).toMatchObject({ status: 'succeeded', source: 'journal' })
+  expect(receiver.ledger.effects).toHaveLength(1)
+})
