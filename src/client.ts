@@ -7,8 +7,12 @@ import type { Delivery } from './engine/deliver.ts'
 import { startBackground } from './engine/background.ts'
 import { emitChange, guarded } from './engine/context.ts'
 import type { Context } from './engine/context.ts'
-import { openEntry } from './engine/open.ts'
+import { openEntry, openNextRevision } from './engine/open.ts'
 import type { Call, Opened } from './engine/open.ts'
+import { runPrune } from './engine/prune.ts'
+import type { PruneSummary } from './engine/prune.ts'
+import { lookUpByDialect, runReconcile, takeEvidence } from './engine/reconcile.ts'
+import type { LookUpAnswer, ReconcileProgress, ReconcileSummary } from './engine/reconcile.ts'
 import { runPass } from './engine/resume.ts'
 import type { ResumeProgress, ResumeSummary } from './engine/resume.ts'
 import { realRuntime } from './engine/runtime.ts'
@@ -22,13 +26,16 @@ import {
   InvalidInputError,
   JournalUnavailableError,
   NotCancelableError,
+  NotFoundError,
 } from './errors.ts'
 import { Events, tell } from './events.ts'
 import type { Listener } from './events.ts'
 import { advance, ENTRY_STATES, glimpseOf, isDeliverable, windowEndsAtMs } from './model/entry.ts'
 import type { Attempt, EntryState, JournalEntry } from './model/entry.ts'
+import { readJsonObject } from './model/canonical.ts'
+import type { Evidence, EvidenceSource } from './model/evidence.ts'
 import { readIdempotencyKey, readName, readOperationId } from './model/key.ts'
-import { defineWrite, readOperation } from './model/operation.ts'
+import { defineWrite, readOperation, readReceipt } from './model/operation.ts'
 import type {
   AnyWriteDefinition,
   ChargeParams,
@@ -44,7 +51,7 @@ import type {
 } from './model/operation.ts'
 import { outcomeOf, queuedOf } from './model/outcome.ts'
 import type { Outcome, Queued } from './model/outcome.ts'
-import type { Receipt } from './model/verdict.ts'
+import type { Receipt, Rejection } from './model/verdict.ts'
 import { readMs, readOptions, refuseShortWindow, refuseUnknownOptions } from './options.ts'
 import type { BillingClientOptions } from './options.ts'
 
@@ -141,6 +148,39 @@ export interface ResumeOptions {
   readonly onProgress?: ((progress: ResumeProgress) => void) | undefined
 }
 
+/** Where evidence comes from, and what was found. A receipt is the receiver's own JSON object, with a non-empty `id`. */
+export type EvidenceInput = EvidenceSource &
+  (
+    | { readonly found: 'applied'; readonly receipt: object }
+    | { readonly found: 'not-applied'; readonly code?: string | undefined; readonly message?: string | undefined }
+    /** No proof by itself: see {@link LookUpRules}, or `conclusive` where the receiver documents that it is one. */
+    | { readonly found: 'nothing'; readonly conclusive?: boolean | undefined }
+  )
+
+/** What a look-up of your own answers. `unclear`: it could not tell, and nothing changes. */
+export type LookUpResult =
+  | { readonly found: 'applied'; readonly receipt: object }
+  | { readonly found: 'not-applied'; readonly code?: string | undefined; readonly message?: string | undefined }
+  | { readonly found: 'nothing'; readonly conclusive?: boolean | undefined }
+  | { readonly found: 'unclear' }
+
+/** Asks the receiver what became of an entry, in whatever way it offers; may throw, and then nothing changes. */
+export type LookUp = (entry: EntryView) => LookUpResult | Promise<LookUpResult>
+
+export interface ReconcileOptions {
+  readonly onProgress?: ((progress: ReconcileProgress) => void) | undefined
+  /** No further look-ups are begun after it fires. */
+  readonly signal?: AbortSignal | undefined
+}
+
+export interface RetryRejectedOptions {
+  /** Opens the next revision although the refusal is not on record behind the receiver's key. Default `false`. */
+  readonly despiteUnrecordedRefusal?: boolean | undefined
+  readonly signal?: AbortSignal | undefined
+  /** In milliseconds. Default is the client's `retry.deadlineMs`. */
+  readonly deadlineMs?: number | undefined
+}
+
 export interface BillingClient {
   /** Charges money. Its receipt repeats amount and currency where the receiver does; a pending charge is canceled after an hour. */
   readonly charge: WriteCall<ChargeParams, ChargeReceipt, ChargeVolatile>
@@ -188,6 +228,37 @@ export interface BillingClient {
    * @throws {NotCancelableError} it is not pending (it may have been sent), or the journal does not hold it
    */
   cancel(ref: OperationRef): Promise<Outcome>
+  /**
+   * Opens the next revision of a rejected operation with its stored body, under a new key, and delivers it: for background
+   * writes that a bad deploy refused.
+   *
+   * @throws {NotFoundError} the journal does not hold it
+   * @throws {RevisionRefusedError} it is not rejected, may not be opened now, or its body is no longer kept
+   */
+  retryRejected(ref: OperationRef, options?: RetryRejectedOptions): Promise<Outcome>
+  /**
+   * Settles an operation by what was found out: a verified webhook, a look-up, a person's decision. Evidence moves forward
+   * only; a word against a final state is kept beside it and makes the outcome `contradicted`, which a decision ends.
+   *
+   * @returns the outcome after it
+   * @throws {NotFoundError} the journal does not hold it
+   * @throws {InvalidInputError} the evidence is not usable
+   * @throws {EvidenceRefusedError} it is not believed, or not yet; nothing was changed
+   */
+  recordEvidence(ref: OperationRef, evidence: EvidenceInput): Promise<Outcome>
+  /**
+   * Looks up all entries of this scope and endpoint that are unknown or accepted, a few at a time, and takes what is found
+   * as evidence. Without a look-up of your own the dialect's is used.
+   *
+   * @throws {InvalidInputError} neither is there
+   * @throws {JournalUnavailableError} the journal could not be listed
+   */
+  reconcile(lookUp?: LookUp, options?: ReconcileOptions): Promise<ReconcileSummary>
+  /**
+   * Lets go of what has been kept long enough, by the client's `retention`: first bodies and receipts, later the names of
+   * usage. Nothing that is open goes.
+   */
+  prune(options?: { readonly onProgress?: ((done: number) => void) | undefined }): Promise<PruneSummary>
   /** Typed events of every transition and attempt; returns a function that ends it. A listener that throws changes nothing. */
   subscribe(listener: Listener): () => void
   /**
@@ -478,6 +549,58 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     }
   }
 
+  // --------------------------------------------------------------------------------------------------------- evidence
+
+  const found = async (ref: OperationRef): Promise<JournalEntry> => {
+    const entry = await entryOf(ref)
+    if (!entry) throw new NotFoundError('The journal holds no such operation.')
+    return entry
+  }
+
+  const recordEvidence = async (ref: OperationRef, evidence: EvidenceInput): Promise<Outcome> => {
+    refuseIfClosed()
+    const entry = await found(ref)
+    const after = await takeEvidence(context, entry, readEvidence(context, entry, evidence))
+    return outcome((await contradictedRevision(after)) ?? after, false)
+  }
+
+  const reconcile = async (lookUp?: LookUp, reconcileOptions: ReconcileOptions = {}): Promise<ReconcileSummary> => {
+    refuseIfClosed()
+    refuseUnknownOptions(reconcileOptions, ['onProgress', 'signal'], '')
+    const { onProgress, signal } = reconcileOptions
+    if (!lookUp && !settings.dialects.some((dialect) => dialect.lookUp)) {
+      throw new InvalidInputError(
+        'lookUp',
+        'This dialect cannot ask its receiver; give reconcile a look-up of your own.',
+      )
+    }
+    const look = async (entry: JournalEntry): Promise<LookUpAnswer> => {
+      if (!lookUp) return await lookUpByDialect(context, entry)
+      const result = await lookUp(viewOf(entry))
+      return result.found === 'unclear' ? result : readEvidence(context, entry, { source: 'look-up', ...result })
+    }
+    return await runReconcile(context, look, (progress) => onProgress && tell(onProgress, progress), signal)
+  }
+
+  const retryRejected = async (ref: OperationRef, retryOptions: RetryRejectedOptions = {}): Promise<Outcome> => {
+    refuseIfClosed()
+    refuseUnknownOptions(retryOptions, ['deadlineMs', 'despiteUnrecordedRefusal', 'signal'], '')
+    const { deadlineMs, despiteUnrecordedRefusal = false, signal } = retryOptions
+    const budget = budgetOf(deadlineMs === undefined ? undefined : readMs(deadlineMs, 'deadlineMs', 0, 1))
+    if (signal?.aborted) throw abortedError(undefined, false, signal)
+    const entry = await openNextRevision(context, await found(ref), despiteUnrecordedRefusal)
+    const delivered = await deliver(context, entry).join(budget, signal)
+    return outcome(delivered.entry, delivered.heardReceiver, hintOf(delivered.entry))
+  }
+
+  const prune = async (
+    pruneOptions: { readonly onProgress?: ((done: number) => void) | undefined } = {},
+  ): Promise<PruneSummary> => {
+    refuseIfClosed()
+    const { onProgress } = pruneOptions
+    return await runPrune(context, (done) => onProgress && tell(onProgress, done))
+  }
+
   // ------------------------------------------------------------------------------------------------------- deliveries
 
   const resume = async (resumeOptions: ResumeOptions = {}): Promise<ResumeSummary> => {
@@ -539,6 +662,10 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     },
     entries,
     cancel,
+    retryRejected,
+    recordEvidence,
+    reconcile,
+    prune,
     subscribe: (listener) => context.events.subscribe(listener),
     close,
     [Symbol.asyncDispose]: close,
@@ -619,6 +746,59 @@ function readCall(
       despiteUnrecordedRefusal: options.despiteUnrecordedRefusal === true,
       background: options.background === true,
     },
+  }
+}
+
+/**
+ * Reads evidence. The receipt is read by the definition of the entry's kind, as a reply would be.
+ *
+ * @throws {InvalidInputError} naming the field
+ */
+function readEvidence(context: Context, entry: JournalEntry, given: EvidenceInput): Evidence {
+  if (typeof given !== 'object' || given === null)
+    throw new InvalidInputError('evidence', 'The evidence must be an object.')
+  const atMs = context.runtime.nowMs()
+  const from = readSource(given)
+  switch (given.found) {
+    case 'applied': {
+      const reply = readJsonObject(given.receipt, 'receipt')
+      const receipt = (context.definitions.get(entry.kind)?.readReceipt ?? readReceipt)(reply)
+      if (!receipt)
+        throw new InvalidInputError('receipt', `The receipt is not one of a ${entry.kind}; it needs an id at least.`)
+      return { ...from, atMs, found: 'applied', receipt }
+    }
+    case 'not-applied': {
+      const { code, message } = given
+      const rejection: Rejection = {
+        kind: 'not-applied',
+        status: 0,
+        behindKey: true,
+        ...(code === undefined ? {} : { code: readName(code, 'code') }),
+        ...(message === undefined ? {} : { message: readName(message, 'message') }),
+      }
+      return { ...from, atMs, found: 'not-applied', rejection }
+    }
+    case 'nothing':
+      if (from.source !== 'look-up')
+        throw new InvalidInputError(
+          'found',
+          "Only a look-up finds 'nothing'; say 'not-applied' if that is what you know.",
+        )
+      return { ...from, atMs, found: 'nothing', conclusive: given.conclusive === true }
+    default:
+      throw new InvalidInputError('found', "found must be 'applied', 'not-applied' or 'nothing'.")
+  }
+}
+
+function readSource(given: EvidenceInput): EvidenceSource {
+  switch (given.source) {
+    case 'webhook':
+    case 'look-up':
+      return { source: given.source }
+    case 'decision':
+      return { source: 'decision', by: readName(given.by, 'by'), why: readName(given.why, 'why') }
+    default:
+      throw new InvalidInputError('source', "source must be 'webhook', 'look-up' or 'decision'.")
   }
 }
 

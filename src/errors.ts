@@ -121,6 +121,8 @@ export type RevisionRefusal =
   | 'too-soon'
   /** The revision that was asked for has been canceled. */
   | 'earlier-revision-canceled'
+  /** There is no rejected revision to try again, or its body is no longer kept. */
+  | 'nothing-to-retry'
 
 export interface RevisionRefusedDetails extends BillingErrorDetails {
   readonly reason: RevisionRefusal
@@ -146,6 +148,36 @@ export class RevisionRefusedError extends BillingError {
 export class NotCancelableError extends BillingError {
   override readonly name = 'NotCancelableError'
   readonly code = 'ERR_NOT_CANCELABLE'
+}
+
+export interface EvidenceRefusedDetails extends BillingErrorDetails {
+  readonly reason: 'receipt-differs' | 'being-sent' | 'too-soon' | 'pending'
+  readonly retryAfterMs?: number | undefined
+}
+
+/** Evidence cannot be believed, or not yet. The entry was not changed. */
+export class EvidenceRefusedError extends BillingError {
+  override readonly name = 'EvidenceRefusedError'
+  readonly code = 'ERR_EVIDENCE_REFUSED'
+  /**
+   * `receipt-differs`: it is for another amount or currency. `being-sent`, `too-soon`: something of it may still be on its
+   * way. `pending`: certainly without effect, so cancel it instead.
+   */
+  readonly reason: EvidenceRefusedDetails['reason']
+  /** Milliseconds until it may be given again; with `being-sent` and `too-soon`. */
+  readonly retryAfterMs: number | undefined
+
+  constructor(message: string, details: EvidenceRefusedDetails) {
+    super(message, details)
+    this.reason = details.reason
+    this.retryAfterMs = details.retryAfterMs
+  }
+}
+
+/** The journal holds no such operation. Nothing was changed. */
+export class NotFoundError extends BillingError {
+  override readonly name = 'NotFoundError'
+  readonly code = 'ERR_NOT_FOUND'
 }
 
 /** The reference fits operations of several subjects; name the subject. Nothing was changed. */
@@ -197,6 +229,8 @@ export type AnyBillingError =
   | OperationConflictError
   | RevisionRefusedError
   | NotCancelableError
+  | EvidenceRefusedError
+  | NotFoundError
   | AmbiguousReferenceError
   | ClientClosedError
   | DeliveryAbortedError

@@ -4,6 +4,8 @@
  */
 import type { JournalFault } from './errors.ts'
 import type { AttemptResult, EntryState, HoldReason } from './model/entry.ts'
+import type { EvidenceSource, Finding } from './model/evidence.ts'
+import type { EvidenceRefusal } from './model/judgement.ts'
 
 interface AboutEntry {
   readonly key: string
@@ -41,8 +43,16 @@ export type BillingEvent =
     })
   /** Nothing is sent now: offline, no credentials, or another login. */
   | (AboutEntry & { readonly type: 'held'; readonly reason: HoldReason })
+  /** Evidence was taken; what it changed is a `state` event of its own. */
+  | (AboutEntry & {
+      readonly type: 'evidence'
+      readonly source: EvidenceSource['source']
+      readonly found: Finding['found']
+    })
+  /** Evidence was not taken. */
+  | (AboutEntry & { readonly type: 'evidence-refused'; readonly reason: EvidenceRefusal })
   /** A word came that contradicts a final state; a person has to decide. */
-  | (AboutEntry & { readonly type: 'contradiction'; readonly attempt: number })
+  | (AboutEntry & { readonly type: 'contradiction'; readonly attempt: number | null })
   /**
    * The journal failed. With step `record` a reply could not be written down: the caller has it all the same, and the entry
    * will be asked for again under the same key.

@@ -6,12 +6,17 @@ export type {
   BillingClient,
   EntriesFilter,
   EntryView,
+  EvidenceInput,
+  LookUp,
+  LookUpResult,
   OperationRef,
+  ReconcileOptions,
   ResumeOptions,
+  RetryRejectedOptions,
   WriteCall,
   WriteOptions,
 } from './client.ts'
-export type { BillingClientOptions, RetryOptions } from './options.ts'
+export type { BillingClientOptions, RetentionOptions, RetryOptions } from './options.ts'
 export type { Credentials, CredentialsOption, CredentialsRequest } from './engine/credentials.ts'
 
 export { unwrap } from './model/outcome.ts'
@@ -48,9 +53,11 @@ export { randomOperationId } from './model/key.ts'
 export type { IdempotencyKey, OperationId } from './model/key.ts'
 
 export { standard } from './dialects/standard.ts'
-export type { StandardOptions } from './dialects/standard.ts'
+export type { StandardLookUp, StandardOptions } from './dialects/standard.ts'
 export { forgetfulJournal } from './stores/memory.ts'
 
+export type { PruneSummary } from './engine/prune.ts'
+export type { ReconcileProgress, ReconcileSummary } from './engine/reconcile.ts'
 export type { ResumeProgress, ResumeSummary } from './engine/resume.ts'
 export type { BillingEvent, Listener } from './events.ts'
 export {
@@ -58,9 +65,11 @@ export {
   BillingError,
   ClientClosedError,
   DeliveryAbortedError,
+  EvidenceRefusedError,
   InvalidInputError,
   JournalUnavailableError,
   NotCancelableError,
+  NotFoundError,
   NotSucceededError,
   OperationConflictError,
   RevisionRefusedError,
@@ -69,7 +78,9 @@ export type { AnyBillingError, EntryGlimpse, JournalFault, RevisionRefusal } fro
 
 /** For those who write a journal or a dialect of their own. */
 export type { InsertResult, JournalStore, ListFilter, OpenCount, Page, Seen } from './stores/store.ts'
-export type { Asked, Dialect } from './dialects/dialect.ts'
+export type { Asked, Dialect, DialectLookUp } from './dialects/dialect.ts'
+export type { Evidence, EvidenceRecord, EvidenceSource, Finding } from './model/evidence.ts'
+export type { EvidenceRefusal, LookUpRules } from './model/judgement.ts'
 export type {
   Attempt,
   AttemptResult,

@@ -38,6 +38,17 @@ export interface RetryOptions {
   readonly alsoStatuses?: readonly number[] | undefined
 }
 
+/** How long what is final is kept; `prune` applies it. */
+export interface RetentionOptions {
+  /** Bodies and receipts, in milliseconds after the end. Default 30 days. */
+  readonly finalMs?: number | undefined
+  /**
+   * Names (key, fingerprint, final state, receipt id) by kind, in milliseconds after the end. Default `{ usage: 40 days }`; the
+   * names of charges, credits and writes of your own stay for good, so that a backfill a year later does not take effect again.
+   */
+  readonly namesMs?: Readonly<Record<string, number>> | undefined
+}
+
 export interface BillingClientOptions {
   /** Address of the receiver, `https://…`; paths are appended. */
   readonly baseUrl: string
@@ -71,11 +82,14 @@ export interface BillingClientOptions {
   readonly anyCurrency?: boolean | undefined
   /** Entries delivered at the same time in the background: 1 to 100. Default 8. */
   readonly concurrency?: number | undefined
+  /** How long final entries are kept, for `prune`. */
+  readonly retention?: RetentionOptions | undefined
   /** In place of the runtime's `fetch`. It must not retry by itself. */
   readonly fetch?: typeof fetch | undefined
 }
 
 const HOUR_MS = 3_600_000
+const DAY_MS = 24 * HOUR_MS
 
 const KNOWN = [
   'anyCurrency',
@@ -90,6 +104,7 @@ const KNOWN = [
   'journal',
   'names',
   'olderDialects',
+  'retention',
   'retry',
   'scope',
   'windowMarginMs',
@@ -165,6 +180,7 @@ export function readOptions(options: BillingClientOptions): Settings {
     names: options.names ?? 'shared',
     windowMarginMs,
     anyCurrency,
+    retention: readRetention(options.retention ?? {}),
     concurrency: readWhole(options.concurrency, 'concurrency', 8, 1, 100),
     fetch: options.fetch,
   }
@@ -271,6 +287,21 @@ function readBaseUrl(value: unknown): string {
     throw new InvalidInputError('baseUrl', 'baseUrl must be an http(s) address without user, query and fragment.')
   }
   return url.href.endsWith('/') ? url.href : `${url.href}/`
+}
+
+function readRetention(retention: RetentionOptions): { finalMs: number; namesMs: Readonly<Record<string, number>> } {
+  if (typeof retention !== 'object' || retention === null)
+    throw new InvalidInputError('retention', 'retention must be an object.')
+  refuseUnknownOptions(retention, ['finalMs', 'namesMs'], 'retention.')
+  const namesMs = Object.entries({ usage: 40 * DAY_MS, ...retention.namesMs })
+  const most = Number.MAX_SAFE_INTEGER
+  return {
+    finalMs: readMs(retention.finalMs, 'retention.finalMs', 30 * DAY_MS, 0, most),
+    // From pairs, so that a kind may have any name.
+    namesMs: Object.fromEntries(
+      namesMs.map(([kind, ms]) => [kind, readMs(ms, `retention.namesMs.${kind}`, 0, 0, most)]),
+    ),
+  }
 }
 
 function readPolicy(retry: RetryOptions): RetryPolicy {

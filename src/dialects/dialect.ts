@@ -5,6 +5,8 @@
 import type { JsonObject } from '../model/canonical.ts'
 import type { KeyLimits } from '../model/key.ts'
 import type { AnyWriteDefinition, EncodedBody } from '../model/operation.ts'
+import type { Finding } from '../model/evidence.ts'
+import type { LookUpRules } from '../model/judgement.ts'
 import type { HttpReply, Verdict } from '../model/verdict.ts'
 
 /** What a dialect needs to know of an entry to read its replies. */
@@ -12,6 +14,14 @@ export interface Asked {
   readonly definition: AnyWriteDefinition
   /** The fields a receipt has to repeat, as they were asked. */
   readonly expected: JsonObject
+}
+
+/** How a receiver is asked what became of a write. */
+export interface DialectLookUp extends LookUpRules {
+  /** Where to ask, relative to the base address; asked with GET and the client's credentials. */
+  path(about: { readonly key: string; readonly kind: string }): string
+  /** What the reply says; `unclear` if it says nothing either way, and then nothing changes. */
+  read(reply: HttpReply, asked: Asked): Finding | { readonly found: 'unclear' }
 }
 
 export interface Dialect {
@@ -36,6 +46,10 @@ export interface Dialect {
   keepsRejections(kind: string): boolean
   /** Path and body of a write, where they differ from the definition's own. */
   encode(definition: AnyWriteDefinition, fields: JsonObject): EncodedBody & { readonly path: string }
+  /** How old an event of this write may be for the receiver to accept it, in milliseconds; `undefined`: as old as it likes. */
+  acceptanceMs?(kind: string): number | undefined
+  /** Absent where the receiver cannot be asked. */
+  readonly lookUp?: DialectLookUp | undefined
   /** What a complete reply means. A lost reply needs no dialect: it is unclear. */
   classify(reply: HttpReply, asked: Asked): Verdict
 }

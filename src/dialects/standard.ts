@@ -11,7 +11,7 @@ import { echoes, encodeJson, readPath } from '../model/operation.ts'
 import type { AnyWriteDefinition } from '../model/operation.ts'
 import { isMarkedReplay, retryAfterMsOf } from '../model/verdict.ts'
 import type { HttpReply, NotAccepted, Progress, Rejection, Verdict } from '../model/verdict.ts'
-import type { Asked, Dialect } from './dialect.ts'
+import type { Asked, Dialect, DialectLookUp } from './dialect.ts'
 
 export interface StandardOptions {
   /** Paths under `baseUrl` by kind, such as `{ charge: 'v2/payments' }`; default is the definition's own. */
@@ -36,8 +36,22 @@ export interface StandardOptions {
   readonly recordedRefusals?: Readonly<Record<string, readonly number[]>> | undefined
   /** Whether the receiver keeps a rejection under its key. Default `true`. */
   readonly keepsRejections?: boolean | undefined
+  /** How old an event may be for the receiver to accept it, in milliseconds, by kind, such as `{ usage: 86_400_000 }`. Default without limit. */
+  readonly acceptanceMs?: Readonly<Record<string, number>> | undefined
+  /** How the receiver is asked what became of a write. Default: it cannot be asked. */
+  readonly lookUp?: StandardLookUp | undefined
   /** Kinds for which the receiver takes no key. Default none. */
   readonly withoutKey?: readonly string[] | undefined
+}
+
+/** A receiver that answers `GET` of a path with the receipt of the write, or with 404 and a JSON error if it has none. */
+export interface StandardLookUp {
+  /** Path under `baseUrl`, such as `({ key }) => 'v1/operations/' + key`. */
+  readonly path: (about: { readonly key: string; readonly kind: string }) => string
+  /** How often it has to find nothing before that counts as not applied. Default 3. */
+  readonly misses?: number | undefined
+  /** And how long after the last attempt, in milliseconds. Default 1 hour. */
+  readonly delayMs?: number | undefined
 }
 
 const KEY_HEADER = 'idempotency-key'
@@ -61,6 +75,14 @@ export function standard(options: StandardOptions = {}): Dialect {
   if (!(longestRequestMs > 0 && Number.isFinite(longestRequestMs)))
     throw new InvalidInputError('longestRequestMs', 'longestRequestMs must be a positive number of milliseconds.')
   const headers = readHeaders(options.headers ?? {}, KEY_HEADER)
+  const acceptance = new Map(Object.entries(options.acceptanceMs ?? {}))
+  for (const [kind, ms] of acceptance) {
+    if (!(ms > 0 && Number.isFinite(ms)))
+      throw new InvalidInputError(
+        `acceptanceMs.${kind}`,
+        `acceptanceMs.${kind} must be a positive number of milliseconds.`,
+      )
+  }
   const paths = new Map(
     Object.entries(options.paths ?? {}).map(([kind, path]) => [kind, readPath(path, `paths.${kind}`)]),
   )
@@ -79,9 +101,41 @@ export function standard(options: StandardOptions = {}): Dialect {
       ...(definition.encode ?? encodeJson)(fields),
       path: paths.get(definition.kind) ?? definition.path,
     }),
+    acceptanceMs: (kind) => acceptance.get(kind),
+    lookUp: options.lookUp && lookUpOf(options.lookUp),
     classify: (reply, asked) => classify(reply, asked, recordedRefusals.get(asked.definition.kind) ?? []),
   }
 }
+
+/** A receipt that says how it ended, or a 404 in JSON; everything else says nothing. */
+function lookUpOf({ path, misses = 3, delayMs = 3_600_000 }: StandardLookUp): DialectLookUp {
+  if (!Number.isInteger(misses) || misses < 1)
+    throw new InvalidInputError('lookUp.misses', 'lookUp.misses must be a whole number from 1.')
+  if (!(delayMs >= 0 && Number.isFinite(delayMs)))
+    throw new InvalidInputError('lookUp.delayMs', 'lookUp.delayMs must be a number of milliseconds from 0.')
+  return {
+    path: (about) => readPath(path(about), 'lookUp.path'),
+    misses,
+    delayMs,
+    read(reply, asked) {
+      const json = readJsonBody(reply)
+      if (reply.status === 404 && readError(reply)) return { found: 'nothing', conclusive: false }
+      const receipt = reply.status === 200 && json ? readSafely(asked.definition, json) : undefined
+      if (!receipt || PROGRESS.some((word) => word === receipt.status)) return { found: 'unclear' }
+      if (!NOT_APPLIED.includes(receipt.status ?? '')) return { found: 'applied', receipt }
+      const rejection: Rejection = {
+        kind: 'not-applied',
+        code: receipt.status ?? '',
+        status: reply.status,
+        behindKey: true,
+      }
+      return { found: 'not-applied', rejection }
+    },
+  }
+}
+
+/** Words for a write that ended without effect. */
+const NOT_APPLIED: readonly string[] = ['failed', 'declined', 'canceled', 'cancelled', 'voided']
 
 /** What a reply means; the order of the rows is the order of the checks. */
 function classify(reply: HttpReply, asked: Asked, recordedRefusals: readonly number[]): Verdict {

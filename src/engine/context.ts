@@ -33,6 +33,7 @@ export interface Settings {
   readonly windowMarginMs: number
   readonly anyCurrency: boolean
   readonly concurrency: number
+  readonly retention: { readonly finalMs: number; readonly namesMs: Readonly<Record<string, number>> }
   readonly fetch: typeof fetch | undefined
 }
 

@@ -16,6 +16,7 @@ import {
   isClaimedByOther,
   isDeliverable,
   isPastSendBefore,
+  isTooLate,
   isWindowOver,
   windowEndsAtMs,
 } from '../model/entry.ts'
@@ -242,7 +243,7 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
   const attempt = async (of: DeliverableEntry, freshHeaders: Readonly<Record<string, string>>): Promise<boolean> => {
     const dialect = dialectOf(context, of)
     const definition = context.definitions.get(of.kind)
-    if (!dialect || !definition) return false
+    if (!dialect || !definition || of.request.body === null) return false
     const number = of.attemptsBegun
     const beganAtMs = runtime.monotonicMs()
     const mayLeave = (): boolean => {
@@ -401,6 +402,7 @@ export function abortedError(
 export function endOf(context: Context, entry: DeliverableEntry): EntryEvent | undefined {
   const nowMs = context.runtime.nowMs()
   if (isPastSendBefore(entry, nowMs)) return { kind: 'canceled', by: 'send-before' }
+  if (isTooLate(entry, nowMs)) return { kind: 'canceled', by: 'too-late' }
   if (isWindowOver(entry, nowMs)) {
     const isOfAnother = entry.mayPredateJournal && entry.attemptsBegun === 0
     return { kind: 'ended', reason: isOfAnother ? 'may-predate-journal' : 'window-over' }

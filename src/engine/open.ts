@@ -2,7 +2,9 @@
  * From a call to an entry: the one that the journal holds under this name, or a new one, durable before anything is sent.
  * A direct call whose credentials are at hand makes the entry and begins its first attempt in one commit.
  */
-import { advance, isDeliverable, isHoldReason, newEntry } from '../model/entry.ts'
+import type { Dialect } from '../dialects/dialect.ts'
+import { RevisionRefusedError } from '../errors.ts'
+import { advance, glimpseOf, isDeliverable, isHoldReason, newEntry } from '../model/entry.ts'
 import type { DeliverableEntry, EntryDraft, EntryEvent, JournalEntry } from '../model/entry.ts'
 import { keyOf } from '../model/key.ts'
 import type { IdempotencyKey, OperationId, OperationName } from '../model/key.ts'
@@ -12,7 +14,7 @@ import { readEncoded, readPath } from '../model/operation.ts'
 import type { AnyWriteDefinition, Operation } from '../model/operation.ts'
 import type { Seen } from '../stores/store.ts'
 import { claimUntil } from './claim.ts'
-import { about, emitChange, guarded } from './context.ts'
+import { about, dialectOf, emitChange, guarded } from './context.ts'
 import type { Context } from './context.ts'
 import { credentialsFor } from './credentials.ts'
 import { endOf } from './deliver.ts'
@@ -89,6 +91,84 @@ export async function openEntry(context: Context, call: Call): Promise<Opened> {
         break
       }
     }
+  }
+}
+
+/**
+ * Opens the next revision of a rejected entry with what was stored of it, under a new key.
+ *
+ * @throws {RevisionRefusedError} it is not rejected, may not be opened now, or its body is no longer kept
+ * @throws {JournalUnavailableError} nothing was sent
+ */
+export async function openNextRevision(
+  context: Context,
+  of: JournalEntry,
+  despiteUnrecordedRefusal: boolean,
+): Promise<DeliverableEntry> {
+  const { runtime, store, settings } = context
+  for (;;) {
+    const all = await guarded(context, 'read', () => store.history(of))
+    const revisions = all.filter((entry) => entry.subject === of.subject)
+    const latest = revisions
+      .filter((entry) => entry.endpoint === of.endpoint)
+      .toSorted((one, other) => one.revision - other.revision)
+      .at(-1)
+    const dialect = latest && dialectOf(context, latest)
+    if (latest?.state !== 'rejected' || latest.contradiction || latest.request.body === null || !dialect) {
+      const why =
+        latest?.state === 'rejected'
+          ? 'its body or its dialect is no longer there, or a word contradicts it'
+          : 'it is not rejected'
+      throw new RevisionRefusedError(
+        `Operation ${of.operationId} (${of.kind}, key ${of.key}) cannot be tried again from the journal: ${why}.`,
+        { reason: 'nothing-to-retry', entry: glimpseOf(latest ?? of) },
+      )
+    }
+    const revision = latest.revision + 1
+    const keepsRejections = dialect.keepsRejections(latest.kind)
+    const nowMs = runtime.nowMs()
+    // Asks the rules of revisions, as a call with `revision` would.
+    openingOf(
+      revisions,
+      {
+        ...latest,
+        revision,
+        idempotencyKey: undefined,
+        names: settings.names,
+        despiteUnrecordedRefusal,
+        reopen: false,
+        keepsRejections,
+      },
+      nowMs,
+    )
+    const entry = newEntry(nextDraftOf(latest, revision, dialect, nowMs), nowMs)
+    const result = await guarded(context, 'begin', () => store.insert(entry, revisions))
+    if (result.inserted && isDeliverable(entry)) {
+      emitChange(context, undefined, entry)
+      return entry
+    }
+    // Somebody else opened one meanwhile: the rules decide again.
+  }
+}
+
+/** The same write under the key of the next revision, which nobody has sent, however old the event is. */
+function nextDraftOf(latest: JournalEntry, revision: number, dialect: Dialect, nowMs: number): EntryDraft {
+  const key = keyOf(latest, revision)
+  const { scope, kind, subject, operationId, endpoint, endpointNamed, fingerprint, expected, volatileFields, keyed } =
+    latest
+  return {
+    ...{ scope, kind, subject, operationId, endpoint, endpointNamed, fingerprint, expected, volatileFields, keyed },
+    key,
+    revision,
+    request: { ...latest.request, keyHeader: dialect.keyHeader(key) },
+    dialect: latest.dialect,
+    longestRequestMs: latest.longestRequestMs,
+    namedAtMs: nowMs,
+    eventAtMs: latest.eventAtMs,
+    mayPredateJournal: false,
+    window: { ...latest.window, startAtMs: latest.window.names === 'shared' ? nowMs : null },
+    sendBeforeAtMs: latest.sendBeforeAtMs === null ? null : nowMs + (latest.sendBeforeAtMs - latest.namedAtMs),
+    acceptUntilAtMs: latest.acceptUntilAtMs,
   }
 }
 
@@ -213,6 +293,7 @@ function draftOf(
   const { body, contentType } = readEncoded(encoded)
   const eventAtMs = timeOf(call) ?? null
   const sendBeforeMs = call.sendBeforeMs ?? definition.sendBeforeMs
+  const acceptanceMs = dialect.acceptanceMs?.(operation.kind)
   return {
     ...name,
     key,
@@ -243,6 +324,7 @@ function draftOf(
       marginMs: settings.windowMarginMs,
     },
     sendBeforeAtMs: sendBeforeMs === undefined ? null : nowMs + sendBeforeMs,
+    acceptUntilAtMs: acceptanceMs === undefined ? null : (eventAtMs ?? nowMs) + acceptanceMs,
   }
 }
 
@@ -250,5 +332,5 @@ function draftOf(
 async function mayPredateJournal(context: Context, call: Call): Promise<boolean> {
   const eventAtMs = timeOf(call)
   if (eventAtMs === undefined || context.settings.names === 'own') return false
-  return eventAtMs < (await guarded(context, 'read', () => context.store.bornAtMs()))
+  return eventAtMs < (await guarded(context, 'read', () => context.store.knowsSinceMs(call.operation.kind)))
 }

@@ -8,6 +8,7 @@ import { guarded } from './context.ts'
 import type { Context } from './context.ts'
 import { deliver } from './deliver.ts'
 import type { OpenCount } from '../stores/store.ts'
+import { forEachOf } from './pool.ts'
 import type { Budget } from './waiters.ts'
 
 /** What a pass did. The first numbers count entries that were deliverable when it began. */
@@ -117,29 +118,25 @@ export async function runPass(context: Context, pass: Pass): Promise<PassResult>
   }
 
   const open = await guarded(context, 'list', () => store.countOpen())
-  const working = new Set<Promise<void>>()
-  let after: string | undefined
-  do {
-    const cursor = after
-    const page = await guarded(context, 'list', () =>
-      store.listDeliverable({ endpoint: settings.endpoint, scope: settings.scope }, PAGE, cursor),
-    )
-    unreadable += page.unreadable
-    found += page.entries.length
+  const deliverable = async function* (): AsyncGenerator<DeliverableEntry> {
+    let after: string | undefined
+    do {
+      const cursor = after
+      const page = await guarded(context, 'list', () =>
+        store.listDeliverable({ endpoint: settings.endpoint, scope: settings.scope }, PAGE, cursor),
+      )
+      unreadable += page.unreadable
+      found += page.entries.length
+      pass.onProgress?.({ done, found })
+      yield* page.entries.filter(isDeliverable)
+      after = page.next
+    } while (after !== undefined && !isOver())
+  }
+  await forEachOf(deliverable(), settings.concurrency, async (entry) => {
+    await take(entry)
+    done += 1
     pass.onProgress?.({ done, found })
-    for (const entry of page.entries) {
-      if (!isDeliverable(entry)) continue
-      if (working.size >= settings.concurrency) await Promise.race(working)
-      const work: Promise<void> = take(entry).finally(() => {
-        working.delete(work)
-        done += 1
-        pass.onProgress?.({ done, found })
-      })
-      working.add(work)
-    }
-    after = page.next
-  } while (after !== undefined && !isOver())
-  await Promise.all(working)
+  })
 
   const isHere = (one: OpenCount): boolean => one.endpoint === settings.endpoint && one.scope === settings.scope
   const countHere = (state: EntryState): number => open.find((one) => isHere(one) && one.state === state)?.count ?? 0

@@ -9,7 +9,11 @@ import type { Runtime } from './runtime.ts'
 
 export interface Exchange {
   readonly url: string
-  readonly request: StoredRequest
+  readonly request: Omit<StoredRequest, 'path' | 'keyHeader' | 'contentType'> & {
+    /** `null` for a look-up, which writes nothing. */
+    readonly keyHeader: StoredRequest['keyHeader'] | null
+    readonly contentType: string | null
+  }
   /** Credentials and trace headers, taken afresh for this attempt; they are not stored. */
   readonly freshHeaders: Readonly<Record<string, string>>
   readonly timeoutMs: number
@@ -80,8 +84,8 @@ function headersOf({ request, freshHeaders }: Exchange): Headers {
   const headers = new Headers({ accept: 'application/json' })
   const all = { ...freshHeaders, ...request.headers }
   for (const [name, value] of Object.entries(all)) headers.set(name, value)
-  headers.set('content-type', request.contentType)
-  headers.set(request.keyHeader.name, request.keyHeader.value)
+  if (request.contentType !== null) headers.set('content-type', request.contentType)
+  if (request.keyHeader) headers.set(request.keyHeader.name, request.keyHeader.value)
   return headers
 }
 

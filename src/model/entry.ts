@@ -15,6 +15,8 @@
 import { UnreachableError } from '../errors.ts'
 import type { EntryGlimpse } from '../errors.ts'
 import type { Fingerprint, JsonObject, JsonValue } from './canonical.ts'
+import { recordOf } from './evidence.ts'
+import type { Evidence, EvidenceRecord } from './evidence.ts'
 import type { IdempotencyKey, OperationName } from './key.ts'
 import type { NotAccepted, Progress, Receipt, Rejection, ReplyFacts, Verdict } from './verdict.ts'
 
@@ -31,7 +33,8 @@ export interface StoredRequest {
   readonly contentType: string
   /** Frozen headers, such as the version of an API. */
   readonly headers: Readonly<Record<string, string>>
-  readonly body: string
+  /** The exact text; `null` once it was pruned, long after the entry became final. */
+  readonly body: string | null
 }
 
 /** How an attempt ended. The first three are certainly not done; all others are, or may be, done. */
@@ -86,7 +89,8 @@ export interface KeyWindow {
 /** A word that contradicts the state, or another receipt under the same key; it stays until a person decides. */
 export interface Contradiction {
   readonly atMs: number
-  readonly attempt: number
+  /** The attempt whose reply it was; `null` for evidence. */
+  readonly attempt: number | null
   readonly word: 'succeeded' | 'accepted' | 'receipt-differs' | 'refused'
   /** Of a word that says it was done. */
   readonly receipt: Receipt | null
@@ -149,6 +153,8 @@ export interface EntryBase extends OperationName {
   readonly window: KeyWindow
   /** A pending entry is canceled, not sent, after this time. */
   readonly sendBeforeAtMs: number | null
+  /** The receiver does not accept an event this old any more; a pending entry is canceled then. `null`: it does not care. */
+  readonly acceptUntilAtMs: number | null
   readonly attemptsBegun: number
   /** The latest attempts, oldest first; what fell off is counted in `droppedInDoubt`. */
   readonly attempts: readonly Attempt[]
@@ -160,6 +166,10 @@ export interface EntryBase extends OperationName {
   /** The highest wall time this entry has seen. */
   readonly highestWallMs: number
   readonly contradiction: Contradiction | null
+  /** What was found out besides replies, the latest last. */
+  readonly evidence: readonly EvidenceRecord[]
+  /** Look-ups that found nothing. */
+  readonly misses: number
 }
 
 /** When a deliverable entry may be tried again. */
@@ -195,7 +205,7 @@ export type RejectedEntry = EntryBase & {
 }
 export type CanceledEntry = EntryBase & {
   readonly state: 'canceled'
-  readonly by: 'caller' | 'send-before'
+  readonly by: 'caller' | 'send-before' | 'too-late'
   readonly settledAtMs: number
 }
 
@@ -275,6 +285,11 @@ export function isPastSendBefore(entry: JournalEntry, nowMs: number): boolean {
   return entry.state === 'pending' && entry.sendBeforeAtMs !== null && nowMs >= entry.sendBeforeAtMs
 }
 
+/** Whether the receiver would no longer accept the event, however well it remembers the key. */
+export function isTooLate(entry: JournalEntry, nowMs: number): boolean {
+  return entry.state === 'pending' && entry.acceptUntilAtMs !== null && nowMs >= entry.acceptUntilAtMs
+}
+
 /** The end of the key window, for those who want to show it; `null` while nothing counts. */
 export function windowEndsAtMs(entry: JournalEntry): number | null {
   return entry.window.startAtMs === null ? null : entry.window.startAtMs + entry.window.lengthMs
@@ -294,6 +309,8 @@ export type EntryDraft = Omit<
   | 'claim'
   | 'highestWallMs'
   | 'contradiction'
+  | 'evidence'
+  | 'misses'
 >
 
 /**
@@ -312,6 +329,8 @@ export function newEntry(draft: EntryDraft, nowMs: number): JournalEntry {
     claim: null,
     highestWallMs: nowMs,
     contradiction: null,
+    evidence: [],
+    misses: 0,
   }
   const timing = { reason: 'not-yet-tried', nextAttemptAtMs: nowMs, notBeforeMs: 0 } as const
   return { ...base, state: draft.mayPredateJournal ? 'sending' : 'pending', ...timing }
@@ -347,6 +366,10 @@ export type EntryEvent =
   /** Automatic delivery ends; evidence is needed. */
   | { readonly kind: 'ended'; readonly reason: UnknownReason }
   | { readonly kind: 'canceled'; readonly by: CanceledEntry['by'] }
+  /** Something was found out, and judged (judgement.ts). */
+  | { readonly kind: 'evidence'; readonly evidence: Evidence; readonly take: 'applied' | 'not-applied' | 'miss' }
+  /** Body and receipt have been kept long enough; the name stays. */
+  | { readonly kind: 'pruned' }
   /** A canceled entry is wanted after all: same key, the body may be a new one. */
   | { readonly kind: 'reopened'; readonly wanted: EntryDraft }
 
@@ -384,6 +407,10 @@ function moved(entry: JournalEntry, event: EntryEvent, nowMs: number): JournalEn
       return entry.state === 'pending'
         ? { ...baseOf(entry), state: 'canceled', by: event.by, settledAtMs: nowMs }
         : entry
+    case 'evidence':
+      return evidenced(entry, event.evidence, event.take, nowMs)
+    case 'pruned':
+      return isFinal(entry) && !entry.contradiction ? pruned(entry) : entry
     case 'reopened':
       // Past its time and not canceled yet is as good as canceled.
       return (entry.state === 'canceled' && !entry.contradiction) || isPastSendBefore(entry, nowMs)
@@ -392,6 +419,69 @@ function moved(entry: JournalEntry, event: EntryEvent, nowMs: number): JournalEn
     default:
       throw new UnreachableError(event, 'advance')
   }
+}
+
+/** As many records of evidence are kept; the first decision is never among those that fall off. */
+const LISTED_EVIDENCE = 20
+
+/** Evidence moves forward only: it settles what is open, and what is final it can only contradict, unless a person decides. */
+function evidenced(
+  entry: JournalEntry,
+  evidence: Evidence,
+  take: 'applied' | 'not-applied' | 'miss',
+  nowMs: number,
+): JournalEntry {
+  const records = [...entry.evidence, recordOf(evidence)].slice(-LISTED_EVIDENCE)
+  const noted = { ...entry, evidence: records, misses: take === 'miss' ? entry.misses + 1 : entry.misses }
+  if (take === 'miss') return noted
+  const said = wordOf(evidence)
+  const isSettled = entry.contradiction ? evidence.source !== 'decision' : isFinal(entry) && !isSameWord(entry, said)
+  if (isSettled) return contradictedBy(noted, null, said, nowMs)
+  if (isFinal(entry) && !entry.contradiction) return noted
+  const base = { ...baseOf(noted), contradiction: null }
+  const next: JournalEntry = said.receipt
+    ? { ...base, state: 'succeeded', receipt: said.receipt, settledAtMs: nowMs }
+    : { ...base, state: 'rejected', rejection: said.rejection, settledAtMs: nowMs }
+  // Another receipt is held already: perhaps two effects, which only a person can judge.
+  const held = heldReceipt(entry)
+  const isAnother =
+    evidence.source !== 'decision' && held !== null && said.receipt !== null && held.id !== said.receipt.id
+  return isAnother ? contradictedBy(next, null, { word: 'accepted', receipt: held, rejection: null }, nowMs) : next
+}
+
+type Word =
+  | { readonly word: 'succeeded'; readonly receipt: Receipt; readonly rejection: null }
+  | { readonly word: 'refused'; readonly receipt: null; readonly rejection: Rejection }
+
+function wordOf(evidence: Evidence): Word {
+  switch (evidence.found) {
+    case 'applied':
+      return { word: 'succeeded', receipt: evidence.receipt, rejection: null }
+    case 'not-applied':
+      return { word: 'refused', receipt: null, rejection: { ...evidence.rejection, kind: 'not-applied' } }
+    case 'nothing':
+      return { word: 'refused', receipt: null, rejection: { kind: 'not-applied', status: 0, behindKey: true } }
+    default:
+      throw new UnreachableError(evidence, 'wordOf')
+  }
+}
+
+function isSameWord(entry: JournalEntry, said: Word): boolean {
+  if (entry.state === 'succeeded') return said.receipt?.id === entry.receipt.id
+  return said.receipt === null
+}
+
+function heldReceipt(entry: JournalEntry): Receipt | null {
+  return entry.state === 'succeeded' || entry.state === 'accepted' || entry.state === 'unknown' ? entry.receipt : null
+}
+
+/** The name, the state and the receipt's id stay for good; what they were about goes. */
+function pruned(entry: JournalEntry): JournalEntry {
+  const lean = { ...entry, request: { ...entry.request, body: null, headers: {} }, expected: {}, attempts: [] }
+  if (lean.state === 'succeeded') return { ...lean, receipt: { id: lean.receipt.id, reply: {} } }
+  if (lean.state !== 'rejected') return lean
+  const { message: _message, reply: _reply, ...rejection } = lean.rejection
+  return { ...lean, rejection }
 }
 
 /** The age of a key counts from the earliest time that is known, and that never moves forward. */
@@ -517,8 +607,7 @@ function applied(
 ): JournalEntry {
   const word = event.verdict.kind === 'succeeded' ? 'succeeded' : 'accepted'
   const noted = endAttempt(entry, event, { result: word }, nowMs)
-  const before =
-    noted.state === 'succeeded' || noted.state === 'accepted' || noted.state === 'unknown' ? noted.receipt : null
+  const before = heldReceipt(noted)
   if (isFinal(noted)) {
     const isSame = noted.state === 'succeeded' && before?.id === receipt.id
     return isSame ? noted : contradictedBy(noted, event, { word, receipt, rejection: null }, nowMs)
@@ -551,11 +640,13 @@ function refused(
 /** The first word that contradicts is kept beside the state and raised; a final state itself never changes. */
 function contradictedBy(
   entry: JournalEntry,
-  event: { readonly attempt: number },
+  event: { readonly attempt: number } | null,
   what: Pick<Contradiction, 'word' | 'receipt' | 'rejection'>,
   nowMs: number,
 ): JournalEntry {
-  return entry.contradiction ? entry : { ...entry, contradiction: { atMs: nowMs, attempt: event.attempt, ...what } }
+  return entry.contradiction
+    ? entry
+    : { ...entry, contradiction: { atMs: nowMs, attempt: event?.attempt ?? null, ...what } }
 }
 
 /** Writes the end of an attempt down, and follows from all attempts together whether the entry is pending or sending. */

@@ -56,8 +56,11 @@ export interface Deferred extends OutcomeBase {
 
 export interface Canceled extends OutcomeBase {
   readonly status: 'canceled'
-  /** `send-before`: it waited too long, and the next call of the name opens it again. */
-  readonly by: 'caller' | 'send-before'
+  /**
+   * `send-before`: it waited too long, and the next call of the name opens it again. `too-late`: the receiver accepts no event
+   * this old.
+   */
+  readonly by: 'caller' | 'send-before' | 'too-late'
 }
 
 /** May have been done. Not a failure: do not charge in another way before it is settled. */

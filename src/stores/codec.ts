@@ -90,7 +90,7 @@ const SHAPE: Readonly<Record<string, Check>> = {
     isText(value['method']) &&
     isText(value['path']) &&
     isText(value['contentType']) &&
-    isString(value['body']) &&
+    orNull(isString)(value['body']) &&
     isJsonObject(value['headers']) &&
     isJsonObject(value['keyHeader']) &&
     isText(value['keyHeader']['name']) &&
@@ -111,6 +111,9 @@ const SHAPE: Readonly<Record<string, Check>> = {
     isTime(value['lengthMs']) &&
     isTime(value['marginMs']),
   sendBeforeAtMs: orNull(isTime),
+  acceptUntilAtMs: orNull(isTime),
+  evidence: isList,
+  misses: isWhole,
   attemptsBegun: isWhole,
   attempts: (value) =>
     Array.isArray(value) &&

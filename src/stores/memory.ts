@@ -27,6 +27,9 @@ export function forgetfulJournal(): JournalStore {
   const families = new Map<string, Row[]>()
   /** The open ones only, so that what looks for them does not read the final ones. */
   const open = new Map<string, Row>()
+  /** The latest naming that was removed, by kind. */
+  const removed = new Map<string, number>()
+  let lastNumber = 0
   let isClosed = false
 
   /** What a method does; a throw becomes a rejection. */
@@ -72,7 +75,8 @@ export function forgetfulJournal(): JournalStore {
         const found = [...named, ...entriesOf(own ? [own] : [])]
         // What is there under the same endpoint and key is never written over, whatever was seen.
         if (own || !isAsSeen(found, seen)) return { inserted: false, found } as const
-        const row: Row = { number: rows.size + 1, text: '' }
+        lastNumber += 1
+        const row: Row = { number: lastNumber, text: '' }
         rows.set(id, row)
         families.set(familyOf(entry), [...family, row])
         keep(id, row, entry)
@@ -111,7 +115,27 @@ export function forgetfulJournal(): JournalStore {
         return [...counts.values()]
       }),
     list: (filter, limit, after) => call(() => page(rows.values(), limit, after, (entry) => matches(entry, filter))),
-    bornAtMs: () => call(() => bornAtMs),
+    remove: (entries) =>
+      call(() => {
+        const isThere = (entry: JournalEntry): boolean => {
+          const row = rows.get(idOf(entry))
+          return row !== undefined && decodeEntry(row.text).version === entry.version
+        }
+        if (!entries.every(isThere)) return false
+        for (const entry of entries) {
+          const id = idOf(entry)
+          const row = rows.get(id)
+          families.set(
+            familyOf(entry),
+            (families.get(familyOf(entry)) ?? []).filter((other) => other !== row),
+          )
+          rows.delete(id)
+          open.delete(id)
+          removed.set(entry.kind, Math.max(removed.get(entry.kind) ?? 0, entry.namedAtMs))
+        }
+        return true
+      }),
+    knowsSinceMs: (kind) => call(() => Math.max(bornAtMs, removed.get(kind) ?? 0)),
     isGone: () => call(() => false),
     // oxlint-disable-next-line typescript/require-await -- the contract's promise
     async close(): Promise<void> {

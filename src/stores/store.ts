@@ -91,8 +91,18 @@ export interface JournalStore {
   countOpen(): Promise<readonly OpenCount[]>
   /** Any entries; may read the whole journal. */
   list(filter: ListFilter, limit: number, after?: Cursor): Promise<Page>
-  /** When the journal was created, in wall time: what is older may have been sent by a journal that is gone. */
-  bornAtMs(): Promise<number>
+  /**
+   * Removes whole operations' entries in one atomic step, if all are there in these versions; otherwise removes none. The
+   * journal remembers for each kind the latest `namedAtMs` that it removed.
+   *
+   * @returns whether they were removed
+   */
+  remove(entries: readonly JournalEntry[]): Promise<boolean>
+  /**
+   * Since when the journal knows all names of a kind, in wall time: when it was created, or the latest naming that `remove`
+   * took, whichever is later. An older event may have been sent before.
+   */
+  knowsSinceMs(kind: string): Promise<number>
   /** Whether a process or tab (an `owner`, without `#` and number) is certainly gone; `false` where it cannot be told, then its lease decides. */
   isGone(owner: string): Promise<boolean>
   /** Lets go of files, handles and threads; open calls settle first. Later calls reject with fault `closed`. */

@@ -1,0 +1,60 @@
+/**
+ * Pruning: bodies and receipts go when they have been kept long enough, names where they are not needed any more. Only what
+ * is final goes, and only whole operations; the journal remembers up to when names of a kind are gone, so that an older event
+ * is not taken for a new one.
+ */
+import { advance, isFinal } from '../model/entry.ts'
+import type { JournalEntry } from '../model/entry.ts'
+import { guarded } from './context.ts'
+import type { Context } from './context.ts'
+
+export interface PruneSummary {
+  /** Entries whose body and receipt were dropped; their names stay. */
+  readonly bodies: number
+  /** Operations of which nothing is left. */
+  readonly operations: number
+}
+
+/** Prunes one scope and endpoint, page by page, so that nobody waits for it. */
+export async function runPrune(context: Context, onProgress: (done: number) => void): Promise<PruneSummary> {
+  const { settings, store, runtime } = context
+  const { retention } = settings
+  const nowMs = runtime.nowMs()
+  let bodies = 0
+  let operations = 0
+  let done = 0
+  let after: string | undefined
+  do {
+    const cursor = after
+    const filter = {
+      endpoint: settings.endpoint,
+      scope: settings.scope,
+      states: ['succeeded', 'rejected', 'canceled'] as const,
+    }
+    const page = await guarded(context, 'list', () => store.list(filter, 100, cursor))
+    for (const entry of page.entries) {
+      if (context.closing.aborted) return { bodies, operations }
+      done += 1
+      const namesMs = retention.namesMs[entry.kind]
+      if (namesMs !== undefined && (await isForgotten(context, entry, nowMs - namesMs))) operations += 1
+      else if (isFinal(entry) && entry.request.body !== null && entry.settledAtMs <= nowMs - retention.finalMs) {
+        const lean = advance(entry, { kind: 'pruned' }, nowMs)
+        if (lean !== entry && (await guarded(context, 'record', () => store.replace(lean)))) bodies += 1
+      }
+    }
+    onProgress(done)
+    after = page.next
+  } while (after !== undefined)
+  return { bodies, operations }
+}
+
+/** Removes the whole operation of an entry if all of it is final and older than the time; asked for its first revision only. */
+async function isForgotten(context: Context, entry: JournalEntry, beforeMs: number): Promise<boolean> {
+  const all = await guarded(context, 'read', () => context.store.history(entry))
+  const revisions = all.filter((other) => other.endpoint === entry.endpoint && other.subject === entry.subject)
+  const isOld = (other: JournalEntry): boolean =>
+    isFinal(other) && !other.contradiction && other.settledAtMs <= beforeMs
+  const first = Math.min(...revisions.map((other) => other.revision))
+  if (entry.revision !== first || !revisions.every(isOld)) return false
+  return await guarded(context, 'record', () => context.store.remove(revisions))
+}
