@@ -626,9 +626,19 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
   const close = (): Promise<void> => {
     closed ??= (async () => {
       closing.abort()
-      await Promise.all(openings.values())
-      await Promise.all([...context.deliveries.values()].map((delivery: Delivery) => delivery.ended))
-      if (settings.ownsStore) await store.close()
+      const ending = (async () => {
+        await Promise.all(openings.values())
+        await Promise.all([...context.deliveries.values()].map((delivery: Delivery) => delivery.ended))
+        if (settings.ownsStore) await store.close()
+      })()
+      ending.catch(() => {})
+      // No attempt takes longer than its timeout; what a journal that hangs holds up is left to the next start.
+      await firstOf(
+        runtime,
+        ending,
+        runtime.monotonicMs() + settings.policy.attemptTimeoutMs + CLOSE_SLACK_MS,
+        undefined,
+      )
     })()
     return closed
   }
@@ -671,6 +681,9 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     [Symbol.asyncDispose]: close,
   }
 }
+
+/** For the records after the last replies. */
+const CLOSE_SLACK_MS = 5000
 
 /** A kind is part of the key, so it has one meaning; the library's own kinds are taken. */
 function registerDefinition(context: Context, definition: AnyWriteDefinition): void {

@@ -32,7 +32,7 @@ import type { AtHand } from './credentials.ts'
 import { nextStep } from './schedule.ts'
 import type { Step } from './schedule.ts'
 import { send } from './send.ts'
-import { Waiters } from './waiters.ts'
+import { firstOf, Waiters } from './waiters.ts'
 import type { Budget } from './waiters.ts'
 
 export interface Delivered {
@@ -67,6 +67,9 @@ export interface Prepared {
 const POLL_MS = { first: 25, most: 500 }
 /** How often a page that is offline looks: some engines come back online without an event. */
 const OFFLINE_LOOK_MS = 1000
+
+/** A caller whose time is over waits no longer than this to see what others did to the entry. */
+const LAST_LOOK_MS = 250
 
 /** Thrown inside the loop only: another turn is wanted. */
 class AnotherTurn extends Error {}
@@ -375,8 +378,9 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
       await waiters.wait(done, budget, attemptsMade, signal)
       if (signal?.aborted) throw abortedError(entry, requestsSent > before.requestsSent, signal)
       // Whoever waited without anything being sent may have missed what others did to the entry, such as cancel it.
-      if (isDeliverable(entry) && requestsSent === before.requestsSent && attemptsMade === before.attemptsMade)
-        await reload()
+      if (isDeliverable(entry) && requestsSent === before.requestsSent && attemptsMade === before.attemptsMade) {
+        await firstOf(runtime, reload(), runtime.monotonicMs() + LAST_LOOK_MS, signal)
+      }
       return {
         entry,
         attemptsMade: attemptsMade - before.attemptsMade,

@@ -22,7 +22,7 @@ function hungAt(method: Method): ReturnType<typeof setUp> {
   return setUp({ journal })
 }
 
-test.each(['insert', 'bornAtMs'] as const)('an abort ends a call whose journal hangs at %s', async (method) => {
+test.each(['insert', 'knowsSinceMs'] as const)('an abort ends a call whose journal hangs at %s', async (method) => {
   const { billing, receiver } = hungAt(method)
   const controller = new AbortController()
   const options = { ...order, eventAtMs: Date.now(), signal: controller.signal }
@@ -34,7 +34,7 @@ test.each(['insert', 'bornAtMs'] as const)('an abort ends a call whose journal h
   expect(receiver.ledger.requests).toHaveLength(0)
 })
 
-test.each(['insert', 'bornAtMs'] as const)('the deadline ends a call whose journal hangs at %s', async (method) => {
+test.each(['insert', 'knowsSinceMs'] as const)('the deadline ends a call whose journal hangs at %s', async (method) => {
   const { billing, receiver } = hungAt(method)
   const options = { ...order, eventAtMs: Date.now(), deadlineMs: 5000 }
   const asked = billing.charge(coffee, options).catch((error: unknown) => error)
@@ -51,4 +51,35 @@ test('a receipt reaches its caller by the deadline although the journal hangs at
   const outcome = await soon(billing.charge(coffee, { ...order, deadlineMs: 5000 }))
   expect(['succeeded', 'unknown']).toContain((outcome as Outcome).status)
   expect(receiver.ledger.effects).toHaveLength(1)
+})
+
+test.each(['get', 'isGone', 'history', 'replace'] as const)(
+  'the deadline and an abort end a wait for another client, where the journal hangs at %s',
+  async (method) => {
+    for (const way of ['deadline', 'abort'] as const) {
+      const { billing, another, journal, receiver } = setUp({ receiver: { latencyMs: 25_000 } })
+      const first = billing.charge(coffee, order)
+      await pass(1000)
+      const hung = journalWith(journal, (call, run) => (call.method === method ? new Promise<never>(() => {}) : run()))
+      const controller = new AbortController()
+      const options = way === 'deadline' ? { deadlineMs: 3000 } : { signal: controller.signal }
+      const asked = another({ journal: hung })
+        .charge(coffee, { ...order, ...options })
+        .catch((error: unknown) => error)
+      await pass(2000)
+      if (way === 'abort') controller.abort()
+      expect(await soon(asked), way).not.toBe('still waiting')
+      expect(await first).toMatchObject({ status: 'succeeded' })
+      expect(receiver.ledger.requests).toHaveLength(1)
+    }
+  },
+)
+
+test('close() does not wait for ever for a journal that hangs', async () => {
+  for (const method of ['insert', 'replace', 'get'] as const) {
+    const { billing } = hungAt(method)
+    billing.charge(coffee, order).catch(() => {})
+    await pass(100)
+    expect(await soon(billing.close()), method).not.toBe('still waiting')
+  }
 })

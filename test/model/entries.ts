@@ -44,6 +44,7 @@ export function draft(changes: Partial<EntryDraft> = {}): EntryDraft {
     mayPredateJournal: false,
     window: { names: 'shared', startAtMs: NAMED_AT_MS, lengthMs: 23 * HOUR_MS, marginMs: HOUR_MS },
     sendBeforeAtMs: NAMED_AT_MS + HOUR_MS,
+    acceptUntilAtMs: null,
     ...changes,
   }
 }

@@ -60,6 +60,8 @@ test('a new entry is pending and was never tried', () => {
     claim: null,
     highestWallMs: NAMED_AT_MS,
     contradiction: null,
+    evidence: [],
+    misses: 0,
   })
 })
 
