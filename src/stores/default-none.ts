@@ -27,7 +27,8 @@ export function defaultJournal(): JournalStore {
     listDeliverable: refuse,
     countOpen: refuse,
     list: refuse,
-    bornAtMs: refuse,
+    remove: refuse,
+    knowsSinceMs: refuse,
     isGone: refuse,
     // Nothing was opened, so there is nothing that could fail to close.
     close: () => Promise.resolve(),

@@ -14,6 +14,12 @@ export const META = 'meta'
 export interface Meta {
   readonly bornAtMs: number
 }
+/** What the key of a record about the removed entries of a kind begins with; the kind follows. */
+export const FORGOTTEN = 'forgotten:'
+/** Shares no field with a row, so that it is in no index. */
+export interface Forgotten {
+  readonly latestMs: number
+}
 
 export type IndexName = 'family' | 'key' | 'order' | 'deliverable' | 'open'
 const ORDER = ['endpoint', 'scope', 'namedAtMs', 'key']

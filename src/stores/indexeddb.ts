@@ -5,12 +5,12 @@
  */
 import { get, promisifyRequest } from 'idb-keyval'
 import { JournalUnavailableError } from '../errors.ts'
-import type { EntryState, JournalEntry } from '../model/entry.ts'
+import type { Claim, EntryState, JournalEntry } from '../model/entry.ts'
 import { isDeliverable, isOpen } from '../model/entry.ts'
 import { sameName } from '../model/key.ts'
 import { decodeEntry, encodeEntry } from './codec.ts'
-import { asUnavailable, bounded, connection, META } from './indexeddb-connection.ts'
-import type { IndexName, Meta } from './indexeddb-connection.ts'
+import { asUnavailable, bounded, connection, FORGOTTEN, META } from './indexeddb-connection.ts'
+import type { Forgotten, IndexName, Meta } from './indexeddb-connection.ts'
 import { isOwnerGone, ownerLock, ownerOfRealm } from './indexeddb-owner.ts'
 import { isAsSeen, matches } from './store.ts'
 import type { InsertResult, JournalStore, OpenCount, Page } from './store.ts'
@@ -84,24 +84,26 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
     }
   }
 
-  /** `decide` puts the row or does not; a put that fails ends the transaction, so nobody waits for it alone. */
+  /**
+   * `decide` puts and deletes or does not; a request that fails ends the transaction, so nobody waits for it alone. What it
+   * needs of an entry is taken before, since the entry is the caller's to change.
+   */
   async function change<T>(
-    entry: JournalEntry,
-    decide: (store: IDBObjectStore, row: Row, isRetry: boolean) => Promise<T>,
+    touches: readonly string[],
+    claim: Claim | null,
+    decide: (store: IDBObjectStore, isRetry: boolean) => Promise<T>,
   ): Promise<T> {
-    // At once, since the entry is the caller's to change.
-    const row = rowOf(entry)
-    if (entry.claim?.owner.startsWith(ownerOfRealm())) {
+    if (claim?.owner.startsWith(ownerOfRealm())) {
       // The database first: without one there is no claim to hold a lock for.
       await database.open()
       await bounded(lock.hold(), openTimeoutMs).catch(() => {})
     }
     return new Promise<T>((resolve, reject) => {
       queue.push({
-        touches: [idOf(entry), JSON.stringify([entry.scope, entry.kind, entry.operationId])],
+        touches,
         async run(store, isRetry) {
           try {
-            const result = await decide(store, row, isRetry)
+            const result = await decide(store, isRetry)
             return () => resolve(result)
           } catch (error) {
             return () => reject(asUnavailable(error))
@@ -207,8 +209,10 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
       return ownerOfRealm()
     },
     insert: (entry, seen) =>
-      call(() =>
-        change<InsertResult>(entry, async (store, row, isRetry) => {
+      call(() => {
+        const row = rowOf(entry)
+        const name = { ...entry }
+        return change<InsertResult>(touchesOf(row), entry.claim, async (store, isRetry) => {
           const [family, own]: [Row[], Row | undefined] = await Promise.all([
             promisifyRequest(store.index('family').getAll([row.scope, row.kind, row.operationId])),
             promisifyRequest(store.get(idOf(row))),
@@ -216,25 +220,27 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
           // The first try was committed and its answer lost: nobody else writes the very same text.
           if (isRetry && own?.text === row.text) return { inserted: true }
           const rows = family.filter((other) => idOf(other) !== idOf(row))
-          const found = rows.map((other) => decodeEntry(other.text)).filter((other) => sameName(other, entry))
+          const found = rows.map((other) => decodeEntry(other.text)).filter((other) => sameName(other, name))
           // What is there under the same endpoint and key is never written over, whatever was seen.
           if (own) found.push(decodeEntry(own.text))
           if (own || !isAsSeen(found, seen)) return { inserted: false, found }
           store.put(row, idOf(row))
           return { inserted: true }
-        }),
-      ),
+        })
+      }),
     replace: (entry) =>
-      call(() =>
-        change(entry, async (store, row, isRetry) => {
+      call(() => {
+        const row = rowOf(entry)
+        const { version } = entry
+        return change(touchesOf(row), entry.claim, async (store, isRetry) => {
           const stored: Row | undefined = await promisifyRequest(store.get(idOf(row)))
           if (!stored) return false
           if (isRetry && stored.text === row.text) return true
-          if (decodeEntry(stored.text).version !== entry.version - 1) return false
+          if (decodeEntry(stored.text).version !== version - 1) return false
           store.put(row, idOf(row))
           return true
-        }),
-      ),
+        })
+      }),
     get: (endpoint, key) =>
       call(async () => {
         const row = await get<Row>(idOf({ endpoint, key }), database.use)
@@ -267,14 +273,39 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
         const prefix = endpoint === undefined ? [] : scope === undefined ? [endpoint] : [endpoint, scope]
         return page('order', prefix, limit, after, (entry) => matches(entry, filter))
       }),
-    bornAtMs: () =>
+    remove: (entries) =>
+      call(() => {
+        const gone = entries.map((entry) => ({ id: idOf(entry), version: entry.version }))
+        const latest = new Map<string, number>()
+        for (const { kind, namedAtMs } of entries) latest.set(kind, Math.max(latest.get(kind) ?? 0, namedAtMs))
+        const touches = [...entries.flatMap(touchesOf), ...Array.from(latest.keys(), (kind) => FORGOTTEN + kind)]
+        return change(touches, null, async (store, isRetry) => {
+          const stored: (Row | undefined)[] = await Promise.all(gone.map(({ id }) => promisifyRequest(store.get(id))))
+          // The first try was committed and its answer lost; or another removed the same, and that is as good.
+          if (isRetry && stored.every((row) => row === undefined)) return true
+          const isThere = (row: Row | undefined, index: number): boolean =>
+            row !== undefined && decodeEntry(row.text).version === gone[index]?.version
+          if (!stored.every(isThere)) return false
+          // Before the first is deleted: to remember too much is harmless, should one of these be refused.
+          for (const [kind, latestMs] of latest) {
+            const before: Forgotten | undefined = await promisifyRequest(store.get(FORGOTTEN + kind))
+            const record: Forgotten = { latestMs: Math.max(before?.latestMs ?? 0, latestMs) }
+            store.put(record, FORGOTTEN + kind)
+          }
+          for (const { id } of gone) store.delete(id)
+          return true
+        })
+      }),
+    knowsSinceMs: (kind) =>
       call(async () => {
-        const meta = await get<Meta>(META, database.use)
+        const [meta, forgotten]: [Meta | undefined, Forgotten | undefined] = await database.use('readonly', (store) =>
+          Promise.all([promisifyRequest(store.get(META)), promisifyRequest(store.get(FORGOTTEN + kind))]),
+        )
         if (!meta)
           throw new JournalUnavailableError('The journal says nothing about its birth; it was left as it is.', {
             fault: 'damaged',
           })
-        return meta.bornAtMs
+        return Math.max(meta.bornAtMs, forgotten?.latestMs ?? 0)
       }),
     isGone: (owner) => call(() => bounded(isOwnerGone(owner), openTimeoutMs).catch(() => false)),
     close() {
@@ -287,9 +318,14 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
   }
 }
 
-/** A list of two strings as JSON is unambiguous, and begins with a bracket as the key of the meta record does not. */
+/** A list of two strings as JSON is unambiguous, and begins with a bracket as the keys of the other records do not. */
 function idOf({ endpoint, key }: Pick<Row, 'endpoint'> & { readonly key: string }): string {
   return JSON.stringify([endpoint, key])
+}
+
+/** Its id and its family; a list of three is none of two. */
+function touchesOf(of: Pick<Row, 'endpoint' | 'key' | 'scope' | 'kind' | 'operationId'>): string[] {
+  return [idOf(of), JSON.stringify([of.scope, of.kind, of.operationId])]
 }
 
 function rowOf(entry: JournalEntry): Row {

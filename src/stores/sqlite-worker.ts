@@ -23,6 +23,9 @@ export interface Row {
   readonly text: string
 }
 
+/** What has to be known of an entry to remove it. */
+export type Gone = readonly [endpoint: string, key: string, version: number, kind: string, namedAtMs: number]
+
 /** Conditions of a listing; `null` for those that nobody asked for. */
 export interface Conditions {
   readonly endpoint: string | null
@@ -49,7 +52,8 @@ export interface Tasks {
   deliverable: { ask: PageTask & { endpoint: string; scope: string }; answer: RawPage }
   count: { ask: object; answer: readonly { endpoint: string; scope: string; state: string; count: number }[] }
   list: { ask: PageTask & { conditions: Conditions }; answer: RawPage }
-  born: { ask: object; answer: number }
+  remove: { ask: { gone: readonly Gone[] }; answer: boolean }
+  knowsSince: { ask: { kind: string }; answer: number }
   /** Answered by the end of the thread. */
   close: { ask: object; answer: undefined }
 }
@@ -94,12 +98,14 @@ export function sqliteWorker(): void {
   /** Ids that a listing looks at before writes get their turn. */
   const SLICE = 4096
   /** Every query that is to use the index of open entries repeats this, or SQLite would not see that it may. */
-  const IS_OPEN = `state IN ('pending', 'sending', 'accepted', 'unknown')`
+  const OPEN = ['pending', 'sending', 'accepted', 'unknown']
+  const IS_OPEN = `state IN (${OPEN.map((state) => `'${state}'`).join(', ')})`
   // One rowid table. Ids rise in the order of insertion, which is what pages go by. The second index begins with the
   // operation's id, since that tells most apart; the third holds open entries only, so that its cost does not grow with
-  // what is final.
+  // what is final. What was removed leaves one row for its kind; a time is REAL, since a clock may give fractions.
   const SCHEMA = `
     CREATE TABLE journal (born_at_ms INTEGER NOT NULL) STRICT;
+    CREATE TABLE forgotten (kind TEXT PRIMARY KEY NOT NULL, named_at_ms REAL NOT NULL) STRICT;
     CREATE TABLE entries (
       id INTEGER PRIMARY KEY,
       endpoint TEXT NOT NULL,
@@ -115,7 +121,7 @@ export function sqliteWorker(): void {
     CREATE UNIQUE INDEX entries_by_key ON entries (key, endpoint);
     CREATE INDEX entries_by_name ON entries (operation_id, kind, scope);
     CREATE INDEX entries_open ON entries (endpoint, scope, state) WHERE ${IS_OPEN};`
-  const PARTS = ['journal', 'entries', 'entries_by_key', 'entries_by_name', 'entries_open']
+  const PARTS = ['journal', 'forgotten', 'entries', 'entries_by_key', 'entries_by_name', 'entries_open']
   // Magic numbers of statfs(2) and linux/magic.h: NFS, SMB, SMB2, CIFS, Ceph, AFS, 9P, Lustre, FUSE.
   const NETWORK_FILE_SYSTEMS = [
     0x6969, 0x517b, 0xfe534d42, 0xff534d42, 0x00c36400, 0x5346414f, 0x01021997, 0x0bd00bd0, 0x65735546,
@@ -156,7 +162,7 @@ export function sqliteWorker(): void {
       for (const task of tasks) {
         const waiting: Waiting = { task, untilMs, isAlone: false, from: 0, rows: [] }
         if (task.task === 'close') isClosing = true
-        else if (task.task === 'insert' || task.task === 'replace') writes.push(waiting)
+        else if (task.task === 'insert' || task.task === 'replace' || task.task === 'remove') writes.push(waiting)
         else reads.push(waiting)
       }
     },
@@ -245,6 +251,7 @@ export function sqliteWorker(): void {
     write(task: Task): unknown {
       if (task.task === 'insert') return w.insert(task)
       if (task.task === 'replace') return w.replace(task)
+      if (task.task === 'remove') return w.remove(task)
       throw new Error(`Not a write: ${task.task}`)
     },
 
@@ -279,6 +286,22 @@ export function sqliteWorker(): void {
         )
         .run(row.version, row.state, row.text, row.key, row.endpoint, row.version - 1)
       return Number(changes) === 1
+    },
+
+    /** Looks at all before it removes the first, since what it has changed is committed with its group. */
+    remove({ gone }: Tasks['remove']['ask']): boolean {
+      for (const [endpoint, key, version] of gone) {
+        const sql = 'SELECT 1 FROM entries WHERE key = ? AND endpoint = ? AND version = ?'
+        if (w.all(sql, [key, endpoint, version]).length === 0) return false
+      }
+      for (const [endpoint, key, , kind, namedAtMs] of gone) {
+        w.statement('DELETE FROM entries WHERE key = ? AND endpoint = ?').run(key, endpoint)
+        w.statement(
+          `INSERT INTO forgotten VALUES (?, ?)
+           ON CONFLICT (kind) DO UPDATE SET named_at_ms = max(named_at_ms, excluded.named_at_ms)`,
+        ).run(kind, namedAtMs)
+      }
+      return true
     },
 
     rollBack(): void {
@@ -359,14 +382,19 @@ export function sqliteWorker(): void {
           )
         case 'list':
           return w.list(waiting, task)
-        case 'born':
-          return w.open().bornAtMs
+        case 'knowsSince': {
+          const [row] = w.all('SELECT named_at_ms FROM forgotten WHERE kind = ?', [task.kind])
+          return Math.max(w.open().bornAtMs, Number(row?.['named_at_ms'] ?? 0))
+        }
         default:
           throw new Error(`Not a read: ${task.task}`)
       }
     },
 
-    /** Goes through the table in slices, so that no commit waits until a whole journal is read. */
+    /**
+     * What is open comes from the index of what is open. Anything else goes through the table, in slices, so that no commit
+     * waits until a whole journal is read.
+     */
     list(waiting: Waiting, { conditions, limit, after }: Tasks['list']['ask']): RawPage | undefined {
       const { endpoint, scope, kind, operationId, states } = conditions
       const from = Math.max(waiting.from, after)
@@ -385,6 +413,12 @@ export function sqliteWorker(): void {
       if (states !== null) {
         wanted.push(`AND state IN (${states.map(() => '?').join(', ')})`)
         values.push(...states)
+      }
+      if (states !== null && states.length > 0 && states.every((state) => OPEN.includes(state))) {
+        // The ids alone are put in order, not the texts.
+        const ids = `SELECT id FROM entries INDEXED BY entries_open WHERE ${IS_OPEN} AND id > ? ${wanted.join(' ')} ORDER BY id LIMIT ?`
+        const sql = `SELECT id, entry FROM entries WHERE id IN (${ids}) ORDER BY id`
+        return w.page(w.all(sql, [after, ...values, limit + 1]), limit)
       }
       const { last } = w.all('SELECT max(id) AS last FROM entries', [])[0] ?? {}
       const sql = `SELECT id, entry FROM entries WHERE id > ? AND id <= ? ${wanted.join(' ')} ORDER BY id LIMIT ?`

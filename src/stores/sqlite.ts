@@ -108,8 +108,14 @@ export function sqliteJournal(options: SqliteJournalOptions = {}): JournalStore 
       const conditions = { endpoint, scope, kind, operationId, states }
       return pageOf(await ask('list', { conditions, limit, after: readCursor(after) }))
     },
-    async bornAtMs(): Promise<number> {
-      return ask('born', {})
+    async remove(entries: readonly JournalEntry[]): Promise<boolean> {
+      const gone = entries.map(
+        ({ endpoint, key, version, kind, namedAtMs }) => [endpoint, key, version, kind, namedAtMs] as const,
+      )
+      return ask('remove', { gone })
+    },
+    async knowsSinceMs(kind: string): Promise<number> {
+      return ask('knowsSince', { kind })
     },
     // oxlint-disable-next-line typescript/require-await -- async turns a throw into a rejection
     async isGone(owner: string): Promise<boolean> {

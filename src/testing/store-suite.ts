@@ -127,6 +127,7 @@ export function sampleEntry(sample: Sample = {}): JournalEntry {
     mayPredateJournal: false,
     window: { names: 'shared' as const, startAtMs: namedAtMs, lengthMs: 82_800_000, marginMs: 3_600_000 },
     sendBeforeAtMs: null,
+    acceptUntilAtMs: null,
     attemptsBegun: 0,
     attempts: [],
     droppedInDoubt: 0,
@@ -134,6 +135,8 @@ export function sampleEntry(sample: Sample = {}): JournalEntry {
     claim: null,
     highestWallMs: namedAtMs,
     contradiction: null,
+    evidence: [],
+    misses: 0,
   }
   const receipt = { id: 'ch_1', status: 'succeeded', reply: { id: 'ch_1', amount: 1250 } }
   const settledAtMs = namedAtMs + 1000
@@ -193,6 +196,10 @@ const CASES: Readonly<Record<string, (site: Site) => Promise<void>>> = {
       const entry = sampleEntry({ operationId: `order-${index}`, state })
       same(await store.insert(entry, []), { inserted: true }, `insert in state ${state}`)
       same(await store.get(entry.endpoint, entry.key), entry, `get in state ${state}`)
+    }
+    for (const entry of grown()) {
+      await insert(store, entry)
+      same(await store.get(entry.endpoint, entry.key), entry, `get of ${entry.operationId}`)
     }
     same(await store.get('https://api.example.com/', 'no such key'), undefined, 'get of an absent key')
     same(await store.getByKey('no such key'), [], 'getByKey of an absent key')
@@ -412,7 +419,7 @@ const CASES: Readonly<Record<string, (site: Site) => Promise<void>>> = {
     same(await other.replace(sampleEntry({ version: 2, state: 'succeeded' })), true, 'replace by the other')
     same(await one.replace(sampleEntry({ version: 2, state: 'sending' })), false, 'replace by the one')
     same((await one.get(sampleEntry().endpoint, sampleEntry().key))?.state, 'succeeded', 'a replace')
-    same(await one.bornAtMs(), await other.bornAtMs(), 'birth')
+    same(await one.knowsSinceMs('charge'), await other.knowsSinceMs('charge'), 'birth')
   },
 
   'nothing is shared with callers': async ({ open }) => {
@@ -576,18 +583,191 @@ const CASES: Readonly<Record<string, (site: Site) => Promise<void>>> = {
     }
   },
 
-  'its birth is constant and lies in the past': async ({ place, open }) => {
+  'it knows all names since its birth, which is constant and lies in the past': async ({ place, open }) => {
     const before = Date.now()
     const store = await open()
-    const bornAtMs = await store.bornAtMs()
+    const sinceMs = await store.knowsSinceMs('charge')
     // The wall clock may be set while the suite runs; a second is allowed for.
-    check(bornAtMs >= before - 1000 && bornAtMs <= Date.now() + 1000, `born at ${bornAtMs}, opened at ${before}`)
+    check(sinceMs >= before - 1000 && sinceMs <= Date.now() + 1000, `since ${sinceMs}, opened at ${before}`)
+    same(await store.knowsSinceMs('no such kind'), sinceMs, 'of another kind')
     await insert(store, sampleEntry())
-    same(await store.bornAtMs(), bornAtMs, 'birth after an insert')
+    same(await store.knowsSinceMs('charge'), sinceMs, 'after an insert')
     if (!place.keeps) return
     await store.close()
     await new Promise((resolve) => setTimeout(resolve, 5))
-    same(await (await open()).bornAtMs(), bornAtMs, 'birth after reopening')
+    same(await (await open()).knowsSinceMs('charge'), sinceMs, 'after reopening')
+  },
+
+  'remove takes all of the entries in these versions, or none': async ({ open }) => {
+    const store = await open()
+    const of = { state: 'succeeded', version: 3 } as const
+    const there = [sampleEntry(of), sampleEntry({ ...of, revision: 2 }), sampleEntry({ ...of, operationId: 'order-2' })]
+    for (const [index, entry] of there.entries())
+      same(await store.insert(entry, there.slice(0, index % 2).map(seenOf)), { inserted: true }, `insert ${index}`)
+    const sinceMs = await store.knowsSinceMs('charge')
+    const wrong: Readonly<Record<string, JournalEntry>> = {
+      'that is not there': sampleEntry({ ...of, operationId: 'order-3' }),
+      'in an older version': sampleEntry({ ...of, operationId: 'order-2', version: 2 }),
+      'in a newer version': sampleEntry({ ...of, operationId: 'order-2', version: 4 }),
+      'at another endpoint': sampleEntry({ ...of, operationId: 'order-2', endpoint: 'https://other.example.com/' }),
+    }
+    for (const [what, one] of Object.entries(wrong)) {
+      const late = { ...one, namedAtMs: 9_000_000_000_000 }
+      same(await store.remove([...there.slice(0, 2), late]), false, `remove with one ${what}, the last`)
+      same(await store.remove([late, ...there.slice(0, 2)]), false, `remove with one ${what}, the first`)
+      same(await store.remove([late]), false, `remove of one ${what}`)
+    }
+    sameSet(await collect((after) => store.list({}, 10, after)), there, 'what a refused remove left')
+    same(await store.knowsSinceMs('charge'), sinceMs, 'what it knows after a refused remove')
+    same(await store.remove([]), true, 'remove of nothing')
+    same(await store.remove(there.slice(0, 2)), true, 'remove of an operation')
+    same(await store.remove(there.slice(0, 2)), false, 'the same again')
+    same(await collect((after) => store.list({}, 10, after)), there.slice(2), 'what is left')
+  },
+
+  'what was removed is nowhere, and its name is free again': async ({ open }) => {
+    const store = await open()
+    const other = await open()
+    const neighbour = sampleEntry({ kind: 'usage', subject: 'gigabytes', operationId: 'order-1' })
+    await insert(store, neighbour)
+    const { endpoint, scope } = neighbour
+    // Only what is final is removed by the engine; a journal decides nothing about that.
+    for (const state of SAMPLE_STATES) {
+      const entry = sampleEntry({ kind: 'usage', subject: 'api-calls', state })
+      await insert(store, entry)
+      same(await other.remove([entry]), true, `remove in state ${state}`)
+      same(await store.get(entry.endpoint, entry.key), undefined, 'get')
+      same(await store.getByKey(entry.key), [], 'getByKey')
+      same(await store.history(entry), [neighbour], 'history')
+      same((await store.list({}, 10)).entries, [neighbour], 'list')
+      same(
+        (await store.list({ states: [state] }, 10)).entries,
+        state === 'pending' ? [neighbour] : [],
+        'list of a state',
+      )
+      same(await store.listDeliverable(entry, 10), { entries: [neighbour], unreadable: 0 }, 'listDeliverable')
+      same(await store.countOpen(), [{ endpoint, scope, state: 'pending', count: 1 }], 'countOpen')
+      same(await store.replace({ ...entry, version: 2 }), false, 'replace')
+    }
+    const again = sampleEntry({ kind: 'usage', subject: 'api-calls', body: 'again' })
+    await insert(other, again)
+    same(await store.get(again.endpoint, again.key), again, 'get of the same name, inserted again')
+    sameSet(await store.history(again), [neighbour, again], 'history of the same name, inserted again')
+  },
+
+  'it remembers of each kind the latest naming that was removed': async ({ place, open }) => {
+    const store = await open()
+    const bornAtMs = await store.knowsSinceMs('charge')
+    const entryOf = (kind: string, operationId: string, namedAtMs: number): JournalEntry =>
+      sampleEntry({ kind, operationId, namedAtMs, state: 'succeeded' })
+    // After its birth, as namings are, but for those that came with a clock that was wrong.
+    const charges = [entryOf('charge', 'a', bornAtMs + 5000), entryOf('charge', 'b', bornAtMs + 9000.5)]
+    const earlier = entryOf('charge', 'c', bornAtMs + 7000)
+    const credits = entryOf('credits', 'a', bornAtMs + 6000)
+    const ancient = entryOf('usage', 'a', 1_000)
+    const kept = entryOf('charge', 'd', bornAtMs + 20_000)
+    for (const entry of [...charges, earlier, credits, ancient, kept]) await insert(store, entry)
+    same(await store.remove([...charges, credits]), true, 'remove of two kinds')
+    same(await store.remove([earlier]), true, 'remove of an earlier one')
+    same(await store.remove([ancient]), true, 'remove of one from before its birth')
+    const read = async (from: JournalStore): Promise<readonly number[]> => [
+      await from.knowsSinceMs('charge'),
+      await from.knowsSinceMs('credits'),
+      await from.knowsSinceMs('usage'),
+      await from.knowsSinceMs('no such kind'),
+    ]
+    const wanted = [bornAtMs + 9000.5, bornAtMs + 6000, bornAtMs, bornAtMs]
+    same(await read(store), wanted, 'since when it knows')
+    same(await read(await open()), wanted, 'since when another knows')
+    await insert(store, charges[0] as JournalEntry)
+    same(await store.remove(charges.slice(0, 1)), true, 'remove of one that was inserted again')
+    same(await read(store), wanted, 'since when it knows after that')
+    same((await store.list({}, 10)).entries, [kept], 'what is there')
+    if (!place.keeps) return
+    await store.close()
+    const again = await open()
+    same(await read(again), wanted, 'since when it knows, opened again')
+    same((await again.list({}, 10)).entries, [kept], 'what is there, opened again')
+    same(await again.history(earlier), [], 'history, opened again')
+  },
+
+  'odd kinds are remembered apart': async ({ open }) => {
+    const store = await open()
+    const bornAtMs = await store.knowsSinceMs('charge')
+    const kinds = ['__proto__', 'constructor', ' ', 'meta', ':', 'é', 'e\u0301', `'";--`, 'Charge']
+    const entries = kinds.map((kind, index) =>
+      sampleEntry({ kind, state: 'canceled', namedAtMs: bornAtMs + 1000 + index }),
+    )
+    for (const entry of entries) await insert(store, entry)
+    // Together, as several clients would: each is remembered, whatever shares its commit.
+    const results = await Promise.all(entries.map((entry) => store.remove([entry])))
+    same(
+      results,
+      entries.map(() => true),
+      'results',
+    )
+    for (const { kind, namedAtMs } of entries) same(await store.knowsSinceMs(kind), namedAtMs, `of ${kind}`)
+    same(await store.knowsSinceMs('charge'), bornAtMs, 'of a kind of which none was removed')
+  },
+
+  'removes that come together each count for their kind': async ({ open }) => {
+    const stores = [await open(), await open()]
+    const store = pick(stores, 0)
+    const bornAtMs = await store.knowsSinceMs('charge')
+    const entries = times(20, (index) =>
+      // The latest neither first nor last.
+      sampleEntry({
+        operationId: `order-${index}`,
+        state: 'rejected',
+        namedAtMs: bornAtMs + 1000 + ((index + 7) % 20),
+      }),
+    )
+    for (const entry of entries) await insert(store, entry)
+    const results = await Promise.all(entries.map((entry, index) => pick(stores, index).remove([entry])))
+    same(
+      results,
+      entries.map(() => true),
+      'results',
+    )
+    same(await store.knowsSinceMs('charge'), bornAtMs + 1019, 'since when it knows')
+    same(await store.list({}, 100), { entries: [], unreadable: 0 }, 'what is left')
+  },
+
+  'of a replace, a remove and others like them at once exactly one wins': async ({ open }) => {
+    const stores = [await open(), await open()]
+    for (let round = 0; round < 10; round++) {
+      const entry = sampleEntry({ operationId: `order-${round}`, state: 'rejected' })
+      const neighbour = sampleEntry({ operationId: `neighbour-${round}`, state: 'rejected' })
+      await insert(pick(stores, 0), entry)
+      await insert(pick(stores, 0), neighbour)
+      const next = { ...entry, version: 2 }
+      // Both orders, in both stores.
+      const calls = times(8, (index) => {
+        const store = pick(stores, index + round)
+        return (index + (round % 3)) % 3 === 0 ? store.replace(next) : store.remove([neighbour, entry])
+      })
+      const results = await Promise.all(calls)
+      same(results.filter(Boolean).length, 1, 'number of winners')
+      const isRemoved = (results.indexOf(true) + (round % 3)) % 3 !== 0
+      same(await pick(stores, 1).get(entry.endpoint, entry.key), isRemoved ? undefined : next, 'what is there')
+      const left = await pick(stores, 1).get(neighbour.endpoint, neighbour.key)
+      same(left, isRemoved ? undefined : neighbour, 'its neighbour')
+    }
+  },
+
+  'an insert that saw what is removed at the same time finds it as it was or gone': async ({ open }) => {
+    const stores = [await open(), await open()]
+    for (let round = 0; round < 10; round++) {
+      const entry = sampleEntry({ operationId: `order-${round}`, state: 'rejected' })
+      const next = sampleEntry({ operationId: `order-${round}`, revision: 2 })
+      await insert(pick(stores, 0), entry)
+      const insertion = pick(stores, round).insert(next, [seenOf(entry)])
+      const removal = pick(stores, round + 1).remove([entry])
+      const result = await insertion
+      same(await removal, true, 'remove')
+      same(result.inserted ? [] : result.found, [], 'what a refused insert found')
+      same(await pick(stores, 0).history(entry), result.inserted ? [next] : [], 'what is there')
+    }
   },
 
   'entries survive closing and opening, if the journal keeps': async ({ place, open }) => {
@@ -623,7 +803,8 @@ const CASES: Readonly<Record<string, (site: Site) => Promise<void>>> = {
       listDeliverable: () => store.listDeliverable(entry, 1),
       countOpen: () => store.countOpen(),
       list: () => store.list({}, 1),
-      bornAtMs: () => store.bornAtMs(),
+      remove: () => store.remove([sampleEntry({ version: 2, state: 'succeeded' })]),
+      knowsSinceMs: () => store.knowsSinceMs('charge'),
     }
     for (const [name, call] of Object.entries(calls)) await refuses(call, 'closed', name)
   },
@@ -631,7 +812,7 @@ const CASES: Readonly<Record<string, (site: Site) => Promise<void>>> = {
   'a store closed before its first use has no effect and is closed': async ({ open }) => {
     const store = await open()
     await store.close()
-    await refuses(() => store.bornAtMs(), 'closed', 'bornAtMs')
+    await refuses(() => store.knowsSinceMs('charge'), 'closed', 'knowsSinceMs')
   },
 
   'closing one store leaves the others open': async ({ place, open }) => {
@@ -687,6 +868,27 @@ const CASES: Readonly<Record<string, (site: Site) => Promise<void>>> = {
 
 async function insert(store: JournalStore, entry: JournalEntry): Promise<void> {
   same(await store.insert(entry, []), { inserted: true }, `insert of ${entry.operationId}`)
+}
+
+/** Entries as they get with time. */
+function grown(): readonly JournalEntry[] {
+  const [pruned, found, contradicted] = ['pruned', 'found', 'contradicted'].map((operationId) =>
+    sampleEntry({ operationId, state: 'succeeded' }),
+  ) as [JournalEntry, JournalEntry, JournalEntry]
+  const rejection = { kind: 'not-applied', status: 0, behindKey: true } as const
+  return [
+    { ...pruned, request: { ...pruned.request, body: null, headers: {} }, expected: {} },
+    {
+      ...found,
+      acceptUntilAtMs: 1_760_100_000_000,
+      misses: 2,
+      evidence: [
+        { atMs: 1.5, source: 'look-up', found: 'nothing', by: null, why: null, receiptId: null },
+        { atMs: 2, source: 'decision', found: 'applied', by: 'Ann', why: 'on the statement', receiptId: 'ch_1' },
+      ],
+    },
+    { ...contradicted, contradiction: { atMs: 3, attempt: null, word: 'refused', receipt: null, rejection } },
+  ]
 }
 
 /** Entries `order-0` and so on, each named a little later than the one before. */

@@ -97,7 +97,7 @@ describe('opening', () => {
   test('G38: calls that come together wait for one open', async () => {
     const journal = openJournal()
     const open = vi.spyOn(IDBFactory.prototype, 'open')
-    await Promise.all([journal.bornAtMs(), journal.list({}, 1), journal.insert(first, [])])
+    await Promise.all([journal.knowsSinceMs('charge'), journal.list({}, 1), journal.insert(first, [])])
     expect(open).toHaveBeenCalledTimes(1)
   })
 
@@ -137,7 +137,7 @@ describe('opening', () => {
     const open = vi.spyOn(IDBFactory.prototype, 'open').mockImplementation(function (this: IDBFactory, database) {
       return real.call(this, database, 2)
     })
-    await expect(journal.bornAtMs()).rejects.toEqual(unavailable('blocked'))
+    await expect(journal.knowsSinceMs('charge')).rejects.toEqual(unavailable('blocked'))
     expect(open).toHaveBeenCalledTimes(1)
     other.close()
     expect(await journal.insert(first, [])).toEqual({ inserted: true })
@@ -152,7 +152,7 @@ describe('opening', () => {
       },
     })
     await expect(journal.insert(claimed(journal), [])).rejects.toEqual(unavailable('unavailable'))
-    await expect(journal.bornAtMs()).rejects.toMatchObject({ cause: refusal })
+    await expect(journal.knowsSinceMs('charge')).rejects.toMatchObject({ cause: refusal })
   })
 
   test('G43: where there is no indexedDB, calls are refused', async () => {
@@ -214,7 +214,8 @@ describe('G40: a connection that died', () => {
     list: (journal) => journal.list({}, 1),
     listDeliverable: (journal) => journal.listDeliverable(first, 1),
     countOpen: (journal) => journal.countOpen(),
-    bornAtMs: (journal) => journal.bornAtMs(),
+    remove: (journal) => journal.remove([first]),
+    knowsSinceMs: (journal) => journal.knowsSinceMs('charge'),
   }
 
   test.each(Object.entries(calls))('is opened again by %s', async (_, call) => {
@@ -231,7 +232,12 @@ describe('G40: a connection that died', () => {
     const journal = openJournal()
     await journal.insert(first, [])
     connections[0]?.close()
-    await Promise.all([stored(journal), insertAll(journal, many(20)), journal.list({}, 5), journal.bornAtMs()])
+    await Promise.all([
+      stored(journal),
+      insertAll(journal, many(20)),
+      journal.list({}, 5),
+      journal.knowsSinceMs('charge'),
+    ])
     expect(connections).toHaveLength(2)
   })
 
@@ -261,7 +267,7 @@ describe('G40: a connection that died', () => {
 
   test('in the middle of a transaction: it is done again, once', async () => {
     const journal = openJournal()
-    await journal.bornAtMs()
+    await journal.knowsSinceMs('charge')
     const transactions = onTransaction((transaction, index) => {
       if (index === 0) afterPut(transaction, () => transaction.abort())
     })
@@ -272,7 +278,7 @@ describe('G40: a connection that died', () => {
 
   test('after the commit and before its answer: what was done is not taken for another’s work', async () => {
     const journal = openJournal()
-    await journal.bornAtMs()
+    await journal.knowsSinceMs('charge')
     const transactions = onTransaction((transaction, index) => {
       if (index % 2 === 0) loseCompletion(transaction)
     })
@@ -297,7 +303,7 @@ describe('G40: a connection that died', () => {
 describe('commits', () => {
   test('G42: put succeeds, then the transaction aborts for lack of space: refused as full, and nothing is there', async () => {
     const journal = openJournal()
-    await journal.bornAtMs()
+    await journal.knowsSinceMs('charge')
     let puts = 0
     onTransaction((transaction) => {
       afterPut(transaction, () => {
@@ -314,7 +320,7 @@ describe('commits', () => {
 
   test('G42: the one that is too large fails alone', async () => {
     const journal = openJournal()
-    await journal.bornAtMs()
+    await journal.knowsSinceMs('charge')
     const large = sampleEntry({ operationId: 'large', body: 'large' })
     onTransaction((transaction) => {
       afterPut(transaction, (text) => {
@@ -331,7 +337,7 @@ describe('commits', () => {
 
   test('a transaction that never ends is refused in time and undone', async () => {
     const journal = openJournal(newName(), 300)
-    await journal.bornAtMs()
+    await journal.knowsSinceMs('charge')
     onTransaction((transaction) => {
       const store = transaction.objectStore('entries')
       const goOn = (): void => {
@@ -350,7 +356,7 @@ describe('commits', () => {
 
   test('a request that says nothing is refused in time', async () => {
     const journal = openJournal(newName(), 300)
-    await journal.bornAtMs()
+    await journal.knowsSinceMs('charge')
     vi.spyOn(IDBObjectStore.prototype, 'get').mockImplementation(deadRequest)
     await expect(journal.insert(first, [])).rejects.toEqual(unavailable('timeout'))
     await expect(stored(journal)).rejects.toEqual(unavailable('timeout'))
@@ -361,7 +367,7 @@ describe('commits', () => {
 
   test('a change resolves only when its transaction is complete', async () => {
     const journal = openJournal()
-    await journal.bornAtMs()
+    await journal.knowsSinceMs('charge')
     const seen: string[] = []
     onTransaction((transaction) => transaction.addEventListener('complete', () => seen.push('complete')))
     await journal.insert(first, []).then(() => seen.push('inserted'))
@@ -569,7 +575,7 @@ describe('closing', () => {
     const calls = [
       insertAll(journal, many(10)).then(() => settled.push('inserts')),
       journal.insert(claimed(journal), []).then(() => settled.push('claimed')),
-      journal.bornAtMs().then(() => settled.push('birth')),
+      journal.knowsSinceMs('charge').then(() => settled.push('birth')),
     ]
     await journal.close()
     expect(settled.toSorted()).toEqual(['birth', 'claimed', 'inserts'])

@@ -2,17 +2,28 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
+import type { JournalEntry } from '../../src/model/entry.ts'
 import { decodeEntry, encodeEntry } from '../../src/stores/codec.ts'
 import { SAMPLE_STATES, sampleEntry } from '../../src/testing/store-suite.ts'
 
 describe.each([1])('format %i', (format) => {
   // Never edited: this is what lies on the disks of users. A new format gets a file beside it.
   const file = join(import.meta.dirname, 'fixtures', `entry-format-${format}.json`)
-  const stored = JSON.parse(readFileSync(file, 'utf8')) as { state: string; format: number }[]
+  const stored = JSON.parse(readFileSync(file, 'utf8')) as JournalEntry[]
 
   test('every state is in the fixture', () => {
-    expect(stored.map(({ state }) => state)).toEqual(SAMPLE_STATES)
+    expect([...new Set(stored.map(({ state }) => state))]).toEqual(SAMPLE_STATES)
     expect(stored.every((entry) => entry.format === format)).toBe(true)
+  })
+
+  test('so are entries that were pruned, with evidence, and with a contradiction by a reply and by evidence', () => {
+    expect(stored.filter(({ request }) => request.body === null)).toHaveLength(1)
+    expect(stored.map(({ evidence }) => evidence.length).filter(Boolean)).toEqual([2, 2])
+    const contradictions = stored.flatMap(({ contradiction }) => contradiction ?? [])
+    expect(contradictions.map(({ attempt, word }) => [attempt, word])).toEqual([
+      [1, 'succeeded'],
+      [null, 'refused'],
+    ])
   })
 
   test.each(stored.map((entry) => [entry.state, entry] as const))('%s is read as it is', (_state, entry) => {

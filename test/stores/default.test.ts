@@ -25,7 +25,8 @@ test('in an unknown runtime every call is refused and names the ways out', async
     journal.listDeliverable(entry, 1),
     journal.countOpen(),
     journal.list({}, 1),
-    journal.bornAtMs(),
+    journal.remove([entry]),
+    journal.knowsSinceMs('charge'),
     journal.isGone('somebody'),
   ]
   for (const call of calls) {

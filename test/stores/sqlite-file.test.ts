@@ -104,8 +104,8 @@ describe('a new journal', () => {
     vi.spyOn(process, 'cwd').mockReturnValueOnce(folder)
     const other = sqliteJournal()
     journals.push(journal, other)
-    await journal.bornAtMs()
-    await other.bornAtMs()
+    await journal.knowsSinceMs('charge')
+    await other.knowsSinceMs('charge')
     expect(readdirSync(folder).filter((name) => !name.includes('-'))).toEqual(['.billonce', 'env.sqlite'])
     expect(existsSync(join(folder, '.billonce', 'journal.sqlite'))).toBe(true)
   })
@@ -130,7 +130,7 @@ describe('G53: a place where nothing can be kept', () => {
     for (const wrong of [join(folder, 'file', 'journal.sqlite'), folder, '/proc/billonce/journal.sqlite']) {
       const journal = open({ path: wrong })
       await expect(journal.insert(sampleEntry(), [])).rejects.toEqual(unavailable('unavailable'))
-      await expect(journal.bornAtMs()).rejects.toEqual(unavailable('unavailable'))
+      await expect(journal.knowsSinceMs('charge')).rejects.toEqual(unavailable('unavailable'))
     }
   })
 
@@ -293,7 +293,7 @@ describe('G54: a file that is not whole, not ours or too new is refused and left
       const journal = sqliteJournal({ path })
       await expect(journal.insert(sampleEntry(), [])).rejects.toEqual(unavailable(fault))
       await expect(journal.listDeliverable(sampleEntry(), 10)).rejects.toEqual(unavailable(fault))
-      await expect(journal.bornAtMs()).rejects.toEqual(unavailable(fault))
+      await expect(journal.knowsSinceMs('charge')).rejects.toEqual(unavailable(fault))
       await journal.close()
       expect(contents()).toEqual(before)
     }
@@ -356,7 +356,7 @@ describe('in use', () => {
 
   test('a write that fails alone does not fail those that share its commit', async () => {
     const journal = open()
-    await journal.bornAtMs()
+    await journal.knowsSinceMs('charge')
     sql(`CREATE TRIGGER refuse BEFORE INSERT ON entries WHEN new.operation_id = 'bad' BEGIN SELECT raise(ABORT, 'refused'); END;
          CREATE TRIGGER undo BEFORE INSERT ON entries WHEN new.operation_id = 'worse' BEGIN SELECT raise(ROLLBACK, 'refused'); END`)
     const names = ['a', 'bad', 'b', 'worse', 'c']
@@ -369,7 +369,7 @@ describe('in use', () => {
 
   test('an error at commit is a failure of all that share it, and nothing of it stays', async () => {
     const journal = open()
-    await journal.bornAtMs()
+    await journal.knowsSinceMs('charge')
     // A deferred constraint is found at COMMIT, as a full disk is.
     sql(`CREATE TABLE parent (id INTEGER PRIMARY KEY);
          CREATE TABLE child (id REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED);

@@ -43,7 +43,7 @@ async function run(): Promise<void> {
     case 'claim': {
       const claimed: string[] = []
       // Both begin together, or one might be through before the other is there.
-      await journal.bornAtMs()
+      await journal.knowsSinceMs('charge')
       tell('ready')
       while (!existsSync(`${path}-go`));
       for (;;) {
@@ -102,7 +102,7 @@ async function run(): Promise<void> {
     }
     case 'owner': {
       tell(journal.owner)
-      await journal.bornAtMs()
+      await journal.knowsSinceMs('charge')
       setInterval(() => undefined, 1000)
       break
     }
