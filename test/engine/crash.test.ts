@@ -195,7 +195,7 @@ describe('G06: a process killed', () => {
 function deaths(): Death[] {
   const sides = ['before', 'after'] as const
   const calls = [1, 2, 3, 4, 5, 6]
-  return (['insert', 'replace', 'get', 'fetch', 'bornAtMs', 'history'] as const).flatMap((at) =>
+  return (['insert', 'replace', 'get', 'fetch', 'knowsSinceMs', 'history'] as const).flatMap((at) =>
     calls.flatMap((call) => sides.map((side) => ({ at, call, side }))),
   )
 }

@@ -270,6 +270,10 @@ export function explain(error: AnyBillingError): string {
       return error.fields.join()
     case 'ERR_REVISION_REFUSED':
       return `${error.reason} ${error.retryAfterMs ?? ''}`
+    case 'ERR_EVIDENCE_REFUSED':
+      return error.reason
+    case 'ERR_NOT_FOUND':
+      return error.name
     case 'ERR_NOT_CANCELABLE':
       return error.name
     case 'ERR_AMBIGUOUS_REFERENCE':
