@@ -288,6 +288,32 @@ describe('G40: a connection that died', () => {
     expect(await stored(journal)).toEqual(second)
   })
 
+  test('after the commit of a removal and before its answer: that it is gone is not taken for another’s work', async () => {
+    const journal = openJournal()
+    await insertAll(journal, [first, sampleEntry({ operationId: 'other' })])
+    const transactions = onTransaction((transaction, index) => {
+      if (index === 0) loseCompletion(transaction)
+    })
+    expect(await journal.remove([first, sampleEntry({ operationId: 'other' })])).toBe(true)
+    expect(transactions.count).toBe(2)
+    expect(await journal.list({}, 10)).toEqual({ entries: [], unreadable: 0 })
+    // Without a lost answer, what is not there cannot be removed.
+    expect(await journal.remove([first])).toBe(false)
+  })
+
+  test('in the middle of a removal: it is done again, whole', async () => {
+    const journal = openJournal()
+    await insertAll(journal, many(3))
+    const transactions = onTransaction((transaction, index) => {
+      if (index === 0) afterPut(transaction, () => transaction.abort())
+    })
+    const late = many(3).map((entry) => ({ ...entry, namedAtMs: Date.now() + 60_000 }))
+    expect(await journal.remove(late)).toBe(true)
+    expect(transactions.count).toBe(2)
+    expect(await journal.list({}, 10)).toEqual({ entries: [], unreadable: 0 })
+    expect(await journal.knowsSinceMs('charge')).toBe(late[0]?.namedAtMs)
+  })
+
   test('and cannot be opened again: the call is refused', async () => {
     const connections = spyOnConnections()
     const journal = openJournal(newName(), 300)
@@ -333,6 +359,24 @@ describe('commits', () => {
     await expect(refused).rejects.toEqual(unavailable('full'))
     expect([...(await before), ...(await after)]).toEqual(Array(20).fill(true))
     expect((await journal.list({}, 100)).entries).toHaveLength(20)
+  })
+
+  test('a removal that cannot be remembered removes nothing', async () => {
+    const journal = openJournal()
+    await insertAll(journal, many(3))
+    const sinceMs = await journal.knowsSinceMs('charge')
+    onTransaction((transaction) => afterPut(transaction, () => runOutOfSpace(transaction)))
+    const late = many(3).map((entry) => ({ ...entry, namedAtMs: Date.now() + 60_000 }))
+    await expect(journal.remove(late)).rejects.toEqual(unavailable('full'))
+    vi.restoreAllMocks()
+    expect((await journal.list({}, 10)).entries).toEqual(many(3))
+    expect(await journal.knowsSinceMs('charge')).toBe(sinceMs)
+    vi.spyOn(IDBObjectStore.prototype, 'put').mockImplementation(() => {
+      throw new DOMException('no', 'DataError')
+    })
+    await expect(journal.remove(late)).rejects.toEqual(unavailable('unavailable'))
+    vi.restoreAllMocks()
+    expect((await journal.list({}, 10)).entries).toEqual(many(3))
   })
 
   test('a transaction that never ends is refused in time and undone', async () => {
@@ -404,6 +448,24 @@ describe('commits', () => {
     expect(refused).toEqual({ inserted: false, found: [first] })
     expect(replaced).toBe(false)
     expect(transactions.count).toBeLessThanOrEqual(3)
+  })
+
+  test('what is remembered of removed entries is a record of its own for each kind, and in no index', async () => {
+    const name = newName()
+    const journal = openJournal(name)
+    const entries = ['charge', 'usage'].flatMap((kind) => many(3, { kind, state: 'succeeded' }))
+    await insertAll(journal, entries)
+    expect(await journal.remove(entries)).toBe(true)
+    const database = await openRaw(name)
+    const store = database.transaction('entries').objectStore('entries')
+    const wait = <T>(request: IDBRequest<T>): Promise<T> =>
+      new Promise((resolve) => {
+        request.onsuccess = () => resolve(request.result)
+      })
+    const keys = wait(store.getAllKeys())
+    const counts = Promise.all([...store.indexNames].map((index) => wait(store.index(index).count())))
+    expect(await keys).toEqual(['forgotten:charge', 'forgotten:usage', 'meta'])
+    expect(await counts).toEqual(Array(5).fill(0))
   })
 
   test('changes of one entry that come together are made one after the other', async () => {
@@ -500,6 +562,16 @@ describe('claims', () => {
     Object.assign(entry, { version: 99 })
     expect(await inserted).toEqual({ inserted: true })
     expect((await stored(journal))?.version).toBe(1)
+    const next = { ...entry, version: 2 }
+    const replaced = journal.replace(next)
+    Object.assign(next, { version: 99 })
+    expect(await replaced).toBe(true)
+    const gone = [{ ...next, version: 2 }]
+    const removed = journal.remove(gone)
+    Object.assign(gone[0]!, { version: 99, key: 'other' })
+    gone.length = 0
+    expect(await removed).toBe(true)
+    expect(await stored(journal)).toBeUndefined()
   })
 
   test('one of two journals of a page that is closed leaves the lock to the other', async () => {

@@ -270,6 +270,13 @@ describe('G54: a file that is not whole, not ours or too new is refused and left
         sql('DROP TABLE entries')
       },
     ],
+    'ours without what it remembers of removed entries': [
+      'damaged',
+      async () => {
+        await fill()
+        sql('DROP TABLE forgotten')
+      },
+    ],
     'ours without the index that keeps keys apart': [
       'damaged',
       async () => {
@@ -399,6 +406,47 @@ describe('in use', () => {
     expect(order).toEqual(['insert', 'list'])
     expect((await journal.list({ operationId: 'meanwhile' }, 10)).entries).toHaveLength(1)
     expect((await journal.list({}, 30_000)).entries).toHaveLength(rows + 1)
+  })
+
+  test('open entries among many final ones are listed without going through those', async () => {
+    const journal = open()
+    await journal.insert(sampleEntry({ state: 'succeeded' }), [])
+    sql(`WITH RECURSIVE n (i) AS (VALUES (2) UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
+         INSERT INTO entries SELECT i, endpoint, key || i, version, scope, kind, subject, operation_id || i, state, entry FROM entries, n`)
+    const entry = sampleEntry({ operationId: 'open', state: 'unknown' })
+    await journal.insert(entry, [])
+    const { endpoint, scope, kind, operationId } = entry
+    for (const filter of [{}, { endpoint, scope }, { kind, operationId }]) {
+      const order: string[] = []
+      const name = `meanwhile-${Object.keys(filter).join()}`
+      const [page] = await Promise.all([
+        journal.list({ ...filter, states: ['accepted', 'unknown'] }, 10).finally(() => order.push('list')),
+        journal.insert(sampleEntry({ operationId: name }), []).finally(() => order.push('insert')),
+      ])
+      expect(page).toEqual({ entries: [entry], unreadable: 0 })
+      // What goes through the table gives way to writes after its first slice.
+      expect(order).toEqual(['list', 'insert'])
+    }
+  })
+
+  test('a removal that fails in the middle removes nothing, and fails none that share its commit', async () => {
+    const journal = open()
+    const entries = ['a', 'bad', 'c', 'd'].map((operationId) => sampleEntry({ operationId, state: 'succeeded' }))
+    await Promise.all(entries.map((entry) => journal.insert(entry, [])))
+    const sinceMs = await journal.knowsSinceMs('charge')
+    sql(
+      `CREATE TRIGGER refuse BEFORE DELETE ON entries WHEN old.operation_id = 'bad' BEGIN SELECT raise(ABORT, 'refused'); END`,
+    )
+    const late = entries.slice(0, 3).map((entry) => ({ ...entry, namedAtMs: sinceMs + 60_000 }))
+    const results = await Promise.allSettled([
+      journal.insert(sampleEntry({ operationId: 'e' }), []),
+      journal.remove(late),
+      journal.remove(entries.slice(3)),
+    ])
+    expect(results.map(({ status }) => status)).toEqual(['fulfilled', 'rejected', 'fulfilled'])
+    const left = (await journal.list({}, 10)).entries.map(({ operationId }) => operationId)
+    expect(left).toEqual(['a', 'bad', 'c', 'e'])
+    expect(await journal.knowsSinceMs('charge')).toBe(sinceMs)
   })
 
   const canMount = process.platform === 'linux' && process.getuid?.() === 0 && mounts()
