@@ -85,6 +85,7 @@ export type {
   Attempt,
   AttemptResult,
   Claim,
+  Contradiction,
   EntryState,
   HoldReason,
   JournalEntry,
