@@ -3,7 +3,7 @@
  * test, and a test without a row, is a failure too. What needs a real process or browser names the test that does it.
  */
 import { existsSync, readFileSync } from 'node:fs'
-import { JournalUnavailableError, OperationConflictError, forgetfulJournal } from 'billonce'
+import { JournalUnavailableError, OperationConflictError, forgetfulJournal, standard } from 'billonce'
 import type { JournalStore, Outcome } from 'billonce'
 import {
   cutBody,
@@ -133,6 +133,10 @@ const rows: Readonly<Record<string, Proof>> = {
     expect(later.receiver.ledger.effects).toHaveLength(1)
   },
 
+  async '400, 402 and the like in HTML, from a gateway'() {
+    await expectRetried(3, status(400, { attempt: 1 }), status(402, { attempt: 2, afterEffect: true }))
+  },
+
   async '401, 403, 429'() {
     for (const [code, reason] of [
       [401, 'unauthorized'],
@@ -172,6 +176,61 @@ const rows: Readonly<Record<string, Proof>> = {
     expect(late).toMatchObject({ status: 'unknown', delivery: 'ended', reason: 'window-over' })
     expect(receiver.ledger.requests).toHaveLength(length)
     expect(receiver.ledger.effects).toHaveLength(1)
+    const [made] = receiver.ledger.effects
+    const lookUp = { source: 'look-up', found: 'applied', receipt: made?.receipt ?? {} } as const
+    expect(await settled(billing.recordEvidence({ key: late.key }, lookUp))).toMatchObject({ status: 'succeeded' })
+  },
+
+  async 'the clock of the device was set back'() {
+    const { outcome, billing, receiver } = await chargeWith(loseReply())
+    expect(outcome).toMatchObject({ status: 'unknown', delivery: 'continues' })
+    receiver.faults.clear()
+    const { length } = receiver.ledger.requests
+    vi.setSystemTime(Date.now() - 2 * HOUR_MS)
+    expect(await settled(billing.charge(coffee, options))).toMatchObject({ delivery: 'ended', reason: 'window-over' })
+    expect(receiver.ledger.requests).toHaveLength(length)
+  },
+
+  async 'the event is older than the journal'() {
+    const { billing, receiver } = setUp({ receiver: { faults: [status(429, { attempt: 1 })] } })
+    const event = { ...options, eventAtMs: Date.now() - HOUR_MS }
+    expect(await settled(billing.charge(coffee, event))).toMatchObject({ status: 'unknown', delivery: 'continues' })
+    await expect(settled(billing.cancel({ kind: 'charge', ...options }))).rejects.toMatchObject({
+      code: 'ERR_NOT_CANCELABLE',
+    })
+    expect(await settled(billing.charge(coffee, event))).toMatchObject({ status: 'succeeded' })
+    const older = { operationId: 'order-2', eventAtMs: Date.now() - 25 * HOUR_MS }
+    expect(await settled(billing.charge(coffee, older))).toMatchObject({
+      status: 'unknown',
+      delivery: 'ended',
+      reason: 'may-predate-journal',
+    })
+    expect(receiver.ledger.effects).toHaveLength(1)
+  },
+
+  async 'usage is older than the server accepts (`acceptanceMs`)'() {
+    const dialect = standard({ acceptanceMs: { usage: HOUR_MS } })
+    const usage = { meter: 'exports', quantity: 3 }
+    const { billing, receiver } = setUp({ client: { dialect }, receiver: { faults: [status(429, { request: 1 })] } })
+    expect(await settled(billing.recordUsage(usage, options))).toMatchObject({ status: 'deferred' })
+    receiver.faults.add(loseReply({ request: [2, 3, 4, 5, 6] }))
+    expect(await settled(billing.recordUsage(usage, { operationId: 'job-2' }))).toMatchObject({ status: 'unknown' })
+    await pass(HOUR_MS)
+    expect(await settled(billing.resume())).toMatchObject({ total: 2, canceled: 1, succeeded: 1 })
+    expect(await billing.find({ kind: 'usage', ...options })).toMatchObject({ status: 'canceled', by: 'too-late' })
+    expect(receiver.ledger.effects).toHaveLength(1)
+  },
+
+  async 'the server takes no key for this write'() {
+    const { billing, receiver } = setUp({
+      client: { dialect: standard({ withoutKey: ['charge'] }) },
+      receiver: { requiresKey: false, keyOf: () => undefined, faults: [loseReply()] },
+    })
+    const lost = { status: 'unknown', delivery: 'ended', reason: 'takes-no-key' }
+    expect(await settled(billing.charge(coffee, options))).toMatchObject(lost)
+    expect(await settled(billing.charge(coffee, options))).toMatchObject(lost)
+    expect(receiver.ledger.requests).toHaveLength(1)
+    expect(receiver.ledger.effects).toHaveLength(1)
   },
 
   async 'HTML or an empty body with 200 (captive portal, gateway), a redirect'() {
@@ -195,6 +254,26 @@ const rows: Readonly<Record<string, Proof>> = {
         receipt: { id: 'ch_000001' },
       })
     }
+  },
+
+  async 'a late reply or a webhook contradicts what is on record'() {
+    const { billing, receiver } = setUp()
+    const ref = { kind: 'charge', ...options }
+    await settled(billing.charge({ ...coffee, paymentMethod: 'pm_declined' }, options))
+    await settled(billing.recordEvidence(ref, { source: 'webhook', found: 'applied', receipt: { id: 'ch_9' } }))
+    const next = { ...options, revision: 2 }
+    expect(await settled(billing.charge(coffee, next))).toMatchObject({
+      status: 'unknown',
+      delivery: 'ended',
+      reason: 'contradicted',
+      settled: { state: 'rejected', rejection: { code: 'card_declined' } },
+      contradiction: { word: 'succeeded', receipt: { id: 'ch_9' } },
+    })
+    expect(receiver.ledger.requests).toHaveLength(1)
+    const decision = { source: 'decision', by: 'Ada', why: 'statement', found: 'not-applied' } as const
+    await settled(billing.recordEvidence(ref, decision))
+    expect(await settled(billing.charge(coffee, next))).toMatchObject({ status: 'succeeded', revision: 2 })
+    expect(receiver.ledger.effects).toHaveLength(1)
   },
 
   'tab closed, page reloaded': {

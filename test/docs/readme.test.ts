@@ -23,6 +23,7 @@ const GIVEN = `
     function showNotYet(reason: string, sendBeforeAtMs: number | undefined): void
     function showNothingHappened(): void
     function showWeAreChecking(delivery: 'continues' | 'ended', key: string): void
+    function tellSupport(key: string, reason: string): void
   }
 `
 
