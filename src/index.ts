@@ -15,7 +15,7 @@ export type {
   RetryRejectedOptions,
   WriteCall,
   WriteOptions,
-} from './client.ts'
+} from './api.ts'
 export type { BillingClientOptions, RetentionOptions, RetryOptions } from './options.ts'
 export type { Credentials, CredentialsOption, CredentialsRequest } from './engine/credentials.ts'
 
@@ -59,7 +59,7 @@ export { forgetfulJournal } from './stores/memory.ts'
 export type { PruneSummary } from './engine/prune.ts'
 export type { ReconcileProgress, ReconcileSummary } from './engine/reconcile.ts'
 export type { ResumeProgress, ResumeSummary } from './engine/resume.ts'
-export type { BillingEvent, Listener } from './events.ts'
+export type { BillingEvent, Listener, StateReason } from './events.ts'
 export {
   AmbiguousReferenceError,
   BillingError,

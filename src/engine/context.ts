@@ -1,10 +1,10 @@
 /**
  * What the parts of the engine share: settings, journal, world, observers, and the deliveries under way in this client.
  */
-import { JournalUnavailableError } from '../errors.ts'
+import { JournalUnavailableError, UnreachableError } from '../errors.ts'
 import type { Dialect } from '../dialects/dialect.ts'
-import type { Events } from '../events.ts'
-import { glimpseOf } from '../model/entry.ts'
+import type { BillingEvent, Events, StateReason } from '../events.ts'
+import { glimpseOf, windowEndsAtMs } from '../model/entry.ts'
 import type { JournalEntry } from '../model/entry.ts'
 import type { AnyWriteDefinition } from '../model/operation.ts'
 import type { JournalStore } from '../stores/store.ts'
@@ -69,8 +69,37 @@ export function dialectOf(context: Context, entry: JournalEntry): Dialect | unde
 export function about(
   context: Context,
   entry: JournalEntry,
-): { key: string; kind: string; revision: number; atMs: number } {
-  return { key: entry.key, kind: entry.kind, revision: entry.revision, atMs: context.runtime.nowMs() }
+): Pick<Extract<BillingEvent, { type: 'state' }>, 'key' | 'kind' | 'revision' | 'atMs' | 'ageMs' | 'headroomMs'> {
+  const atMs = context.runtime.nowMs()
+  const endsAtMs = windowEndsAtMs(entry)
+  return {
+    key: entry.key,
+    kind: entry.kind,
+    revision: entry.revision,
+    atMs,
+    ageMs: Math.max(0, atMs - entry.namedAtMs),
+    headroomMs: endsAtMs === null ? null : Math.max(0, endsAtMs - atMs),
+  }
+}
+
+/** Why an entry is in its state, as far as observers may know: never the receiver's own words. */
+export function reasonOf(entry: JournalEntry): { reason?: StateReason } {
+  switch (entry.state) {
+    case 'pending':
+    case 'sending':
+    case 'unknown':
+      return { reason: entry.reason }
+    case 'accepted':
+      return { reason: entry.progress }
+    case 'rejected':
+      return { reason: entry.rejection.kind }
+    case 'canceled':
+      return { reason: entry.by }
+    case 'succeeded':
+      return {}
+    default:
+      throw new UnreachableError(entry, 'reasonOf')
+  }
 }
 
 /** Tells observers what changed between two versions of an entry, both durable. */
@@ -81,11 +110,12 @@ export function emitChange(context: Context, before: JournalEntry | undefined, a
       ...about(context, after),
       ...(before ? { from: before.state } : {}),
       to: after.state,
-      ...('reason' in after ? { reason: after.reason } : {}),
+      ...reasonOf(after),
     })
   }
   if (after.contradiction && !before?.contradiction) {
-    context.events.emit({ type: 'contradiction', ...about(context, after), attempt: after.contradiction.attempt })
+    const { attempt, word } = after.contradiction
+    context.events.emit({ type: 'contradiction', ...about(context, after), attempt, word })
   }
 }
 
@@ -117,7 +147,7 @@ export async function guarded<T>(
       step,
       fault,
       atMs: context.runtime.nowMs(),
-      ...(entry ? { key: entry.key } : {}),
+      ...(entry ? about(context, entry) : {}),
     })
     throw new JournalUnavailableError(
       sentByThisCall

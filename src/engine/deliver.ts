@@ -23,9 +23,9 @@ import {
 import type { DeliverableEntry, EntryEvent, HoldReason, JournalEntry } from '../model/entry.ts'
 import type { AnyWriteDefinition } from '../model/operation.ts'
 import { factsOf } from '../model/verdict.ts'
-import type { Reply, Verdict } from '../model/verdict.ts'
+import type { Reply, ReplyFacts, Verdict } from '../model/verdict.ts'
 import { claimUntil, holderOf } from './claim.ts'
-import { about, dialectOf, emitChange, guarded } from './context.ts'
+import { about, dialectOf, emitChange, guarded, reasonOf } from './context.ts'
 import type { Context } from './context.ts'
 import { credentialsFor } from './credentials.ts'
 import type { AtHand } from './credentials.ts'
@@ -90,6 +90,8 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
   let entry: JournalEntry = first
   let { begunWith, credentials } = prepared
   let attemptsMade = 0
+  /** Attempts that observers were told of, also those that never left. */
+  let attemptsTold = 0
   /** Requests that may have left, and replies in which the receiver said something. */
   let requestsSent = 0
   let wordsHeard = 0
@@ -257,6 +259,7 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
       requestsSent += 1
       return true
     }
+    attemptsTold += 1
     context.events.emit({
       type: 'attempt-began',
       ...about(context, of),
@@ -273,7 +276,11 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
     if (reply === 'not-sent') {
       attemptsMade -= 1
       const timing = { nextAttemptAtMs: runtime.nowMs(), notBeforeMs: 0 }
-      await record({ kind: 'not-sent', attempt: number, reason: 'not-yet-tried', timing, claim: null })
+      try {
+        await record({ kind: 'not-sent', attempt: number, reason: 'not-yet-tried', timing, claim: null })
+      } finally {
+        emitEnded(number, {}, runtime.monotonicMs() - beganAtMs)
+      }
       await isStopped()
       return false
     }
@@ -301,6 +308,7 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
     try {
       await record(eventOf(next, goesOn))
     } catch (fault) {
+      emitEnded(number, facts, durationMs)
       // A receipt must reach the caller although it could not be kept: it stays true, and resume asks again under the same
       // key. Any other word may be overtaken by what resume then does, so the caller is told of the fault instead.
       if (verdict.kind !== 'succeeded' && verdict.kind !== 'accepted') throw fault
@@ -322,15 +330,17 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
     throw new AnotherTurn()
   }
 
-  const emitEnded = (number: number, facts: ReturnType<typeof factsOf>, durationMs: number): void => {
+  /** Field by field, so that nothing else that is known of a reply gets out. */
+  const emitEnded = (number: number, { status, markedReplay }: ReplyFacts, durationMs: number): void => {
     const ended = entry.attempts.find((one) => one.number === number)
     context.events.emit({
       type: 'attempt-ended',
       ...about(context, entry),
       attempt: number,
-      ...facts,
       result: ended?.result ?? 'unrecorded',
       ...(ended?.why === undefined ? {} : { why: ended.why }),
+      ...(status === undefined ? {} : { status }),
+      ...(markedReplay ? { markedReplay } : {}),
       durationMs,
     })
   }
@@ -340,6 +350,15 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
   /** At once when the loop is over, so that the next caller starts afresh instead of joining what has ended. */
   const leave = (): void => {
     if (context.deliveries.get(first.key) === delivery) context.deliveries.delete(first.key)
+    if (attemptsTold === 0) return
+    const { state } = entry
+    context.events.emit({
+      type: 'delivery-ended',
+      ...about(context, entry),
+      state,
+      ...reasonOf(entry),
+      attempts: attemptsTold,
+    })
   }
 
   /** A claim of ours that outlives the loop would keep others waiting for its lease. */

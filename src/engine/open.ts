@@ -3,13 +3,13 @@
  * A direct call whose credentials are at hand makes the entry and begins its first attempt in one commit.
  */
 import type { Dialect } from '../dialects/dialect.ts'
-import { RevisionRefusedError } from '../errors.ts'
+import { OperationConflictError, RevisionRefusedError } from '../errors.ts'
 import { advance, glimpseOf, isDeliverable, isHoldReason, newEntry } from '../model/entry.ts'
 import type { DeliverableEntry, EntryDraft, EntryEvent, JournalEntry } from '../model/entry.ts'
 import { keyOf } from '../model/key.ts'
 import type { IdempotencyKey, OperationId, OperationName } from '../model/key.ts'
 import { openingOf } from '../model/opening.ts'
-import type { Wanted } from '../model/opening.ts'
+import type { Opening, Wanted } from '../model/opening.ts'
 import { readEncoded, readPath } from '../model/operation.ts'
 import type { AnyWriteDefinition, Operation } from '../model/operation.ts'
 import type { Seen } from '../stores/store.ts'
@@ -61,9 +61,10 @@ export async function openEntry(context: Context, call: Call): Promise<Opened> {
     ? []
     : await guarded(context, 'read', () => store.history(wanted))
   for (;;) {
-    const opening = openingOf(found, wanted, runtime.nowMs())
+    const opening = decide(context, found, wanted)
     switch (opening.kind) {
       case 'answer':
+        context.events.emit({ type: 'answered', ...about(context, opening.entry), state: opening.entry.state })
         return { kind: 'answer', entry: opening.entry }
       case 'open': {
         const inserted = await insert(context, call, draftOf(context, call, wanted, opening.revision, predates), found)
@@ -91,6 +92,24 @@ export async function openEntry(context: Context, call: Call): Promise<Opened> {
         break
       }
     }
+  }
+}
+
+/** Asks the rules; observers are told of a refusal, by the names of fields and never by their values. */
+function decide(context: Context, found: readonly JournalEntry[], wanted: Wanted): Opening {
+  try {
+    return openingOf(found, wanted, context.runtime.nowMs())
+  } catch (error) {
+    const isRefusal = error instanceof OperationConflictError || error instanceof RevisionRefusedError
+    const entry = isRefusal ? found.find((one) => one.key === error.entry?.key) : undefined
+    if (isRefusal && entry) {
+      context.events.emit(
+        error instanceof OperationConflictError
+          ? { type: 'conflict', ...about(context, entry), fields: error.fields }
+          : { type: 'revision-refused', ...about(context, entry), reason: error.reason },
+      )
+    }
+    throw error
   }
 }
 
@@ -128,19 +147,15 @@ export async function openNextRevision(
     const keepsRejections = dialect.keepsRejections(latest.kind)
     const nowMs = runtime.nowMs()
     // Asks the rules of revisions, as a call with `revision` would.
-    openingOf(
-      revisions,
-      {
-        ...latest,
-        revision,
-        idempotencyKey: undefined,
-        names: settings.names,
-        despiteUnrecordedRefusal,
-        reopen: false,
-        keepsRejections,
-      },
-      nowMs,
-    )
+    decide(context, revisions, {
+      ...latest,
+      revision,
+      idempotencyKey: undefined,
+      names: settings.names,
+      despiteUnrecordedRefusal,
+      reopen: false,
+      keepsRejections,
+    })
     const entry = newEntry(nextDraftOf(latest, revision, dialect, nowMs), nowMs)
     const result = await guarded(context, 'begin', () => store.insert(entry, revisions))
     if (result.inserted && isDeliverable(entry)) {
@@ -157,7 +172,16 @@ function nextDraftOf(latest: JournalEntry, revision: number, dialect: Dialect, n
   const { scope, kind, subject, operationId, endpoint, endpointNamed, fingerprint, expected, volatileFields, keyed } =
     latest
   return {
-    ...{ scope, kind, subject, operationId, endpoint, endpointNamed, fingerprint, expected, volatileFields, keyed },
+    scope,
+    kind,
+    subject,
+    operationId,
+    endpoint,
+    endpointNamed,
+    fingerprint,
+    expected,
+    volatileFields,
+    keyed,
     key,
     revision,
     request: { ...latest.request, keyHeader: dialect.keyHeader(key) },

@@ -16,3 +16,20 @@ export async function forEachOf<T>(
   }
   await Promise.all(working)
 }
+
+/** Runs at most `most` at a time, in the order they came; for work that comes by itself and not from a list. */
+export function limiter(most: number): (action: () => Promise<void>) => Promise<void> {
+  let running = 0
+  const waiting: (() => void)[] = []
+  return async (action) => {
+    if (running >= most) await new Promise<void>((resolve) => waiting.push(resolve))
+    else running += 1
+    try {
+      await action()
+    } finally {
+      const next = waiting.shift()
+      if (next) next()
+      else running -= 1
+    }
+  }
+}

@@ -25,6 +25,10 @@ const packageOwners: Record<string, readonly string[]> = {
   'node:sqlite': ['stores/sqlite.ts', 'stores/sqlite-worker.ts'],
   pg: ['stores/postgres.ts'],
   msw: ['testing/msw.ts'],
+  commander: ['cli/program.ts'],
+  'cli-table3': ['cli/table.ts'],
+  'cli-progress': ['cli/progress.ts'],
+  'csv-stringify': ['cli/export.ts'],
 }
 
 /** What is wrong with the arrow, or `undefined`. */
@@ -69,13 +73,16 @@ function fault({ from, to, typesOnly }: Arrow): string | undefined {
         return typesOnly ? undefined : 'engine takes only types of the contracts'
       }
       return 'engine knows model, events and the two contracts'
+    case 'api':
+      return typesOnly ? undefined : 'what a client offers is types only'
     case 'options':
+    case 'input':
     case 'client':
-      if (['engine', 'model', 'events', 'options'].includes(target)) return undefined
+      if (['engine', 'model', 'events', 'options', 'input', 'api'].includes(target)) return undefined
       if (to === 'dialects/standard.ts' || to === 'dialects/dialect.ts' || to === 'stores/store.ts') return undefined
       return typesOnly ? undefined : `${room} knows engine, model, events, the contracts and the standard dialect`
     case 'index':
-      if (['client', 'options', 'events', 'model', 'dialects'].includes(target)) return undefined
+      if (['api', 'client', 'options', 'events', 'model', 'dialects'].includes(target)) return undefined
       if (to === 'stores/store.ts' || to === 'stores/memory.ts') return undefined
       return typesOnly ? undefined : 'the front door leads to what needs no driver'
     case 'testing':

@@ -1,0 +1,167 @@
+/**
+ * What a caller gives with a call, checked: wrong input ends here, with nothing written and nothing sent. The options of the
+ * client itself are options.ts's, the parameters of a write its definition's.
+ */
+import type { EntriesFilter, EvidenceInput, OperationRef, WriteOptions } from './api.ts'
+import type { Context } from './engine/context.ts'
+import type { Call } from './engine/open.ts'
+import { InvalidInputError } from './errors.ts'
+import { readJsonObject } from './model/canonical.ts'
+import { ENTRY_STATES } from './model/entry.ts'
+import type { JournalEntry } from './model/entry.ts'
+import type { Evidence, EvidenceSource } from './model/evidence.ts'
+import { readIdempotencyKey, readName, readOperationId } from './model/key.ts'
+import { readOperation, readReceipt } from './model/operation.ts'
+import type { AnyWriteDefinition } from './model/operation.ts'
+import type { Rejection } from './model/verdict.ts'
+import { readMs, refuseUnknownOptions } from './options.ts'
+
+const KNOWN = [
+  'background',
+  'deadlineMs',
+  'despiteUnrecordedRefusal',
+  'eventAtMs',
+  'idempotencyKey',
+  'operationId',
+  'reopen',
+  'revision',
+  'sendBeforeMs',
+  'signal',
+  'volatileFields',
+] as const satisfies readonly (keyof WriteOptions)[]
+
+/**
+ * Reads a call: its options, its name, and by its definition its parameters.
+ *
+ * @throws {InvalidInputError} naming the field
+ */
+export function readCall(
+  context: Context,
+  definition: AnyWriteDefinition,
+  params: object,
+  options: WriteOptions,
+): { call: Call; signal: AbortSignal | undefined; deadlineMs: number | undefined } {
+  if (typeof options !== 'object' || options === null)
+    throw new InvalidInputError('options', 'The options must be an object with an operationId.')
+  refuseUnknownOptions(options, KNOWN, '')
+  const { settings } = context
+  const { revision, eventAtMs, idempotencyKey, signal, deadlineMs, sendBeforeMs } = options
+  const volatileFields = options.volatileFields ?? []
+  const allowed = definition.volatile ?? []
+  const stray = volatileFields.find((field) => !allowed.includes(field))
+  if (stray !== undefined)
+    throw new InvalidInputError('volatileFields', `${stray} cannot be volatile in a ${definition.kind}.`)
+  if (revision !== undefined && !(Number.isSafeInteger(revision) && revision >= 1)) {
+    throw new InvalidInputError('revision', 'revision must be a whole number from 1.')
+  }
+  if (eventAtMs !== undefined && !(typeof eventAtMs === 'number' && Number.isFinite(eventAtMs))) {
+    throw new InvalidInputError('eventAtMs', 'eventAtMs must be wall time in milliseconds.')
+  }
+  if (
+    signal !== undefined &&
+    !(
+      typeof signal === 'object' &&
+      (signal as unknown) !== null &&
+      typeof signal.aborted === 'boolean' &&
+      typeof signal.addEventListener === 'function'
+    )
+  ) {
+    throw new InvalidInputError('signal', 'signal must be an AbortSignal.')
+  }
+  return {
+    signal,
+    deadlineMs: deadlineMs === undefined ? undefined : readMs(deadlineMs, 'deadlineMs', 0, 1),
+    call: {
+      definition,
+      operationId: readOperationId(options.operationId),
+      operation: readOperation(definition, params),
+      revision,
+      idempotencyKey:
+        idempotencyKey === undefined ? undefined : readIdempotencyKey(idempotencyKey, settings.dialect.keyLimits),
+      eventAtMs,
+      volatileFields: [...volatileFields],
+      sendBeforeMs:
+        sendBeforeMs === undefined ? undefined : readMs(sendBeforeMs, 'sendBeforeMs', 0, 1, Number.MAX_SAFE_INTEGER),
+      reopen: options.reopen === true,
+      despiteUnrecordedRefusal: options.despiteUnrecordedRefusal === true,
+      background: options.background === true,
+    },
+  }
+}
+
+/**
+ * Reads evidence. The receipt is read by the definition of the entry's kind, as a reply would be.
+ *
+ * @throws {InvalidInputError} naming the field
+ */
+export function readEvidence(context: Context, entry: JournalEntry, given: EvidenceInput): Evidence {
+  if (typeof given !== 'object' || given === null)
+    throw new InvalidInputError('evidence', 'The evidence must be an object.')
+  const atMs = context.runtime.nowMs()
+  const from = readSource(given)
+  switch (given.found) {
+    case 'applied': {
+      const reply = readJsonObject(given.receipt, 'receipt')
+      const receipt = (context.definitions.get(entry.kind)?.readReceipt ?? readReceipt)(reply)
+      if (!receipt)
+        throw new InvalidInputError('receipt', `The receipt is not one of a ${entry.kind}; it needs an id at least.`)
+      return { ...from, atMs, found: 'applied', receipt }
+    }
+    case 'not-applied': {
+      const { code, message } = given
+      const rejection: Rejection = {
+        kind: 'not-applied',
+        status: 0,
+        behindKey: true,
+        ...(code === undefined ? {} : { code: readName(code, 'code') }),
+        ...(message === undefined ? {} : { message: readName(message, 'message') }),
+      }
+      return { ...from, atMs, found: 'not-applied', rejection }
+    }
+    case 'nothing':
+      if (from.source !== 'look-up')
+        throw new InvalidInputError(
+          'found',
+          "Only a look-up finds 'nothing'; say 'not-applied' if that is what you know.",
+        )
+      return { ...from, atMs, found: 'nothing', conclusive: given.conclusive === true }
+    default:
+      throw new InvalidInputError('found', "found must be 'applied', 'not-applied' or 'nothing'.")
+  }
+}
+
+function readSource(given: EvidenceInput): EvidenceSource {
+  switch (given.source) {
+    case 'webhook':
+    case 'look-up':
+      return { source: given.source }
+    case 'decision':
+      return { source: 'decision', by: readName(given.by, 'by'), why: readName(given.why, 'why') }
+    default:
+      throw new InvalidInputError('source', "source must be 'webhook', 'look-up' or 'decision'.")
+  }
+}
+
+/**
+ * Reads a reference.
+ *
+ * @throws {InvalidInputError} naming the field
+ */
+export function readRef(ref: OperationRef): OperationRef {
+  if (typeof ref !== 'object' || ref === null) throw new InvalidInputError('ref', 'A reference must be an object.')
+  if ('key' in ref) return { key: readName(ref.key, 'key') }
+  const { subject, revision } = ref
+  return { kind: readName(ref.kind, 'kind'), operationId: readOperationId(ref.operationId), subject, revision }
+}
+
+/**
+ * Reads a filter: a misspelled name or state would give everything, or nothing.
+ *
+ * @throws {InvalidInputError} naming it
+ */
+export function readFilter(filter: EntriesFilter): EntriesFilter {
+  refuseUnknownOptions(filter, ['kind', 'operationId', 'states'], '')
+  const stray = filter.states?.find((state) => !ENTRY_STATES.includes(state))
+  if (stray !== undefined) throw new InvalidInputError('states', `${String(stray)} is not a state of an entry.`)
+  return filter
+}
