@@ -1,5 +1,5 @@
 /** Two clients on one journal: tabs, workers, logins. One sender for each entry; and where there are two, one effect. */
-import { OperationConflictError } from 'billonce'
+import { forgetfulJournal, OperationConflictError } from 'billonce'
 import type { BillingClient } from 'billonce'
 import { delay, loseReply, status } from 'billonce/testing'
 import { describe, expect, test, vi } from 'vitest'
@@ -26,9 +26,15 @@ async function leavePending(billing: BillingClient, count: number): Promise<void
 
 describe('G46', () => {
   test('two resumes at once are one pass, and each entry is sent once', async () => {
-    const { billing, receiver } = setUp()
+    let listed = 0
+    const journal = journalWith(forgetfulJournal(), (call, run) => {
+      if (call.method === 'countOpen') listed += 1
+      return run()
+    })
+    const { billing, receiver } = setUp({ journal })
     await leavePending(billing, 20)
     const [one, two] = await settled(Promise.all([billing.resume(), billing.resume()]))
+    expect(listed).toBe(1)
     expect(one).toMatchObject({ total: 20, succeeded: 20 })
     expect(two).toEqual(one)
     expect(receiver.ledger.requests).toHaveLength(20)
