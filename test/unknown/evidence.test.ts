@@ -5,7 +5,14 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { createBillingClient, EvidenceRefusedError, InvalidInputError, NotFoundError, standard } from 'billonce'
+import {
+  createBillingClient,
+  defineWrite,
+  EvidenceRefusedError,
+  InvalidInputError,
+  NotFoundError,
+  standard,
+} from 'billonce'
 import type {
   BillingClient,
   BillingEvent,
@@ -408,6 +415,17 @@ describe('a look-up that finds nothing', () => {
     expect(await billing.find(ref)).toMatchObject({ status: 'unknown' })
   })
 
+  // The receiver has given a receipt, so that it finds nothing says something about the look-up, not about the charge.
+  test.fails.each<[string, Parameters<typeof createReceiver>[0]]>([
+    ['differs', { faults: [wrongReceipt({ fields: { amount: 1 } })] }],
+    ['is not concluded', { paymentMethods: { pm_card: { status: 'requires_action', nextAction: {} } } }],
+  ])('is no proof against a receipt at hand that %s', async (_how, receiver) => {
+    const { billing } = await charged({ client: { dialect }, receiver: receiver ?? {} })
+    const before = (await billing.find(ref))?.status
+    for (let miss = 1; miss <= 5; miss += 1) await settled(billing.recordEvidence(ref, nothing))
+    expect((await billing.find(ref))?.status).toBe(before)
+  })
+
   test('is at once where it is conclusive', async () => {
     const { billing } = await inStateOf('unknown')
     const said = { ...nothing, conclusive: true }
@@ -432,6 +450,51 @@ test.each<[string, unknown, string]>([
   const asked = settled(world.billing.recordEvidence(ref, evidence as EvidenceInput))
   await expect(asked).rejects.toMatchObject({ name: 'InvalidInputError', field: expect.stringContaining(field) })
   expect(await stored(world)).toBe(before)
+})
+
+describe('a write of one’s own', () => {
+  const refund = defineWrite({
+    kind: 'refund',
+    path: 'v1/charges',
+    method: 'POST',
+    readParams: (params: { amount: number; currency: string }) => params,
+    readReceipt: ({ data, ...rest }) => {
+      const { id } = data as { id: string }
+      return { id, reply: rest }
+    },
+    echoes: ['amount'],
+  })
+  const refundRef = { kind: 'refund', ...order }
+  const params = { amount: 450, currency: 'eur' }
+
+  async function lost(): Promise<World> {
+    const world = setUp({ client: { writes: [refund], ...oneAttempt }, receiver: { faults: [loseReply()] } })
+    await settled(world.billing.write(refund, params, order))
+    return world
+  }
+
+  test('its receipt is read by its definition, and what it repeats has to fit', async () => {
+    const { billing } = await lost()
+    const wrong = { ...webhook, receipt: { data: { id: 'rf_1' }, amount: 1 } }
+    expect((await refusalOf(billing.recordEvidence(refundRef, wrong))).reason).toBe('receipt-differs')
+    const right = { ...webhook, receipt: { data: { id: 'rf_1' }, amount: 450 } }
+    expect(await settled(billing.recordEvidence(refundRef, right))).toMatchObject({ receipt: { id: 'rf_1' } })
+  })
+
+  test('a client without the definition takes evidence too, such as that of a webhook handler', async () => {
+    const { another } = await lost()
+    const plain = another({ writes: [] })
+    const wrong = { ...webhook, receipt: { id: 'rf_1', amount: 1 } }
+    expect((await refusalOf(plain.recordEvidence(refundRef, wrong))).reason).toBe('receipt-differs')
+    const right = { ...webhook, receipt: { id: 'rf_1', amount: 450 } }
+    expect(await settled(plain.recordEvidence(refundRef, right))).toMatchObject({ status: 'succeeded' })
+  })
+
+  test.fails('a receipt that its definition cannot read is refused as input', async () => {
+    const { billing } = await lost()
+    const asked = settled(billing.recordEvidence(refundRef, { ...webhook, receipt: { id: 'rf_1' } }))
+    await expect(asked).rejects.toMatchObject({ name: 'InvalidInputError', field: 'receipt' })
+  })
 })
 
 test('an operation that the journal does not hold is a typed error, by name and by key', async () => {
@@ -584,6 +647,15 @@ describe('contradictions', () => {
     }
   })
 
+  test.fails('a webhook that is delivered again says nothing that the decision did not know', async () => {
+    const { billing } = await contradicted()
+    await settled(billing.recordEvidence(ref, notApplied))
+    expect(await settled(billing.recordEvidence(ref, webhook))).toMatchObject({ status: 'rejected' })
+    // Another receipt is news.
+    const other = { ...webhook, receipt: { ...receipt, id: 'ch_8' } }
+    expect(await settled(billing.recordEvidence(ref, other))).toMatchObject({ reason: 'contradicted' })
+  })
+
   test('two receipts under one key', async () => {
     const { billing } = await inStateOf('succeeded')
     const outcome = await settled(billing.recordEvidence(ref, { ...webhook, receipt: { ...receipt, id: 'ch_7' } }))
@@ -617,6 +689,15 @@ describe('what was made and not concluded', () => {
     })
     const again = await settled(other.billing.charge({ ...coffee, paymentMethod: 'pm_2' }, second))
     expect(again).toMatchObject({ status: 'succeeded', revision: 2 })
+  })
+
+  test.fails('is not concluded by a word that says it is still at work', async () => {
+    for (const word of ['processing', 'requires_action']) {
+      const { billing } = await inStateOf('accepted')
+      const said = { ...webhook, receipt: { ...receipt, status: word } }
+      await settled(billing.recordEvidence(ref, said).catch((thrown: unknown) => thrown))
+      expect(await billing.find(ref)).toMatchObject({ status: 'accepted' })
+    }
   })
 
   test('with another receipt than the one it has, it is two things under one key', async () => {
