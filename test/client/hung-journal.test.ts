@@ -2,7 +2,7 @@
 import { forgetfulJournal } from 'billonce'
 import type { Outcome } from 'billonce'
 import { expect, test } from 'vitest'
-import { journalWith } from '../engine/tampering.ts'
+import { journalWith, slowJournal } from '../engine/tampering.ts'
 import type { Method } from '../engine/tampering.ts'
 import { coffee, pass, setUp, virtualTime } from '../support/world.ts'
 
@@ -83,3 +83,23 @@ test('close() does not wait for ever for a journal that hangs', async () => {
     expect(await soon(billing.close()), method).not.toBe('still waiting')
   }
 })
+
+test.each([true, false])(
+  'a call that ended before its entry was written vouches only for what stays so (background: %s)',
+  async (background) => {
+    for (const way of ['deadline', 'abort'] as const) {
+      const { billing, receiver } = setUp({ journal: slowJournal(forgetfulJournal(), 2000) })
+      const controller = new AbortController()
+      const options = way === 'deadline' ? { deadlineMs: 1000 } : { signal: controller.signal }
+      const asked = billing.charge(coffee, { ...order, background, ...options }).catch((error: unknown) => error)
+      await pass(500)
+      if (way === 'abort') controller.abort()
+      const error = await soon(asked)
+      expect(error).toMatchObject({ sentByThisCall: false })
+      // The write under way goes through all the same.
+      expect(String(error)).not.toMatch(/before anything was written/)
+      await pass(60_000)
+      expect(receiver.ledger.requests, way).toHaveLength(0)
+    }
+  },
+)

@@ -522,6 +522,21 @@ test('an outage is not answered by a storm: one receiver, one pace', async () =>
   expect(receiver.ledger.requests.length - before).toBeLessThan(200)
 })
 
+test('calls in the background during an outage join the queue instead of each trying for itself', async () => {
+  const { billing, receiver } = setUp({ receiver: { faults: [status(503)] } })
+  const stop = billing.start()
+  for (let number = 1; number <= 300; number += 1) {
+    const usage = { operationId: `job-${number}`, background: true }
+    await settled(billing.recordUsage({ meter: 'm', quantity: 1 }, usage))
+    await pass(1000)
+  }
+  expect(receiver.ledger.requests.length).toBeLessThan(600)
+  receiver.faults.clear()
+  await pass(3_600_000)
+  expect(receiver.ledger.effects).toHaveLength(300)
+  stop()
+})
+
 test('events of a pass say what it did', async () => {
   const world = setUp({ receiver: { faults: [status(503, { attempt: 1 })] } })
   await leaveSending(world)
