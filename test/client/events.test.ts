@@ -12,7 +12,10 @@ const order = { operationId: 'order-1' }
 test('a charge with a lost reply tells each step in order', async () => {
   const { billing, events } = setUp({ receiver: { faults: [loseReply({ attempt: 1 })] } })
   const { key } = await settled(billing.charge(coffee, order))
-  expect(events.map(({ type }) => type)).toEqual([
+  const steps = events.filter(
+    ({ type }) => type === 'state' || type === 'retry-scheduled' || type.startsWith('attempt-'),
+  )
+  expect(steps.map(({ type }) => type)).toEqual([
     'state',
     'attempt-began',
     'attempt-ended',
@@ -21,7 +24,7 @@ test('a charge with a lost reply tells each step in order', async () => {
     'state',
     'attempt-ended',
   ])
-  expect(events).toMatchObject([
+  expect(steps).toMatchObject([
     { to: 'sending' },
     { attempt: 1, windowEndsAtMs: expect.any(Number) },
     { attempt: 1, result: 'unclear', why: 'network' },
@@ -87,17 +90,19 @@ test('a listener that charges, closes or unsubscribes from inside does not confu
 test('the function that subscribe returned ends it; the same listener twice is two', async () => {
   const { billing } = setUp()
   let heard = 0
-  const listener = (): void => void (heard += 1)
+  const listener = (event: BillingEvent): void => {
+    if (event.type === 'attempt-began') heard += 1
+  }
   const [first, second] = [billing.subscribe(listener), billing.subscribe(listener)]
   await settled(billing.charge(coffee, order))
-  expect(heard).toBe(8)
+  expect(heard).toBe(2)
   first()
   first()
   await settled(billing.charge(coffee, { operationId: 'order-2' }))
-  expect(heard).toBe(12)
+  expect(heard).toBe(3)
   second()
   await settled(billing.charge(coffee, { operationId: 'order-3' }))
-  expect(heard).toBe(12)
+  expect(heard).toBe(3)
 })
 
 test('no event of a busy day holds a body, a credential, an operationId, a scope or an address', async () => {
