@@ -15,7 +15,7 @@ import type {
   WriteCall,
   WriteOptions,
 } from './api.ts'
-import { startBackground } from './engine/background.ts'
+import { deliverFirst, startBackground } from './engine/background.ts'
 import { emitChange, guarded } from './engine/context.ts'
 import type { Context } from './engine/context.ts'
 import { abortedError, deliver } from './engine/deliver.ts'
@@ -80,6 +80,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     definitions: new Map(settings.writes.map((write) => [write.kind, write])),
     deliveries: new Map(),
     openings: new Map(),
+    pace: { isRunning: false, exponent: 0, wake: () => {} },
     closing: closing.signal,
   }
   /** Openings under way by name, so that two calls in one tick become one entry and one delivery. */
@@ -135,7 +136,9 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     signal: AbortSignal | undefined,
   ): Promise<Outcome | Queued> => {
     const opening = exclusively(call, (it) => {
-      if (it.kind === 'deliver') deliverLater(it)
+      // If the caller has gone meanwhile it was told that nothing is sent by this call; a pass takes the entry up.
+      const isThere = !signal?.aborted && runtime.monotonicMs() < budget.deadlineAtMs
+      if (it.kind === 'deliver' && isThere) void queue(() => deliverFirst(context, it.entry, budgetOf(undefined)))
       return it
     })
     const opened = await inTime(opening, budget, signal)
@@ -156,21 +159,11 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     if (opened) return opened
     // Nobody listens any more to what it may still throw; an event has told it.
     opening.catch(() => {})
-    if (signal?.aborted) throw abortedError(undefined, false, signal)
+    if (signal?.aborted) throw abortedError('opening', false, signal)
     throw new JournalUnavailableError(
-      'The journal did not answer before the deadline of the call. Nothing was sent by this call.',
+      'The journal did not answer before the deadline of the call. Nothing was sent by this call; the operation may still be written down.',
       { fault: 'timeout' },
     )
-  }
-
-  const deliverLater = (opened: Extract<Opened, { kind: 'deliver' }>): void => {
-    void queue(async () => {
-      if (closing.signal.aborted) return
-      // What goes wrong is told by events; there is nobody to reject to.
-      await deliver(context, opened.entry)
-        .join(budgetOf(undefined))
-        .catch(() => {})
-    })
   }
 
   /** One opening of a name at a time in this client; what follows at once still belongs to it. */

@@ -38,18 +38,20 @@ interface Looked {
  * @returns stops it; what is in flight ends by itself
  */
 export function startBackground(context: Context): () => void {
-  const { runtime } = context
+  const { runtime, pace } = context
   const { baseDelayMs, maxDelayMs } = context.settings.policy
   const stopped = new AbortController()
   let wake = new AbortController()
   /** The first look and those after a wake-up do not wait for the entries' own back-off. */
   let isEager = true
-  let exponent = 0
   const stopListening = runtime.onWake(() => {
     isEager = true
     wake.abort()
   })
+  pace.isRunning = true
+  pace.wake = () => wake.abort()
   const stop = (): void => {
+    pace.isRunning = false
     stopListening()
     context.closing.removeEventListener('abort', stop)
     stopped.abort()
@@ -63,19 +65,26 @@ export function startBackground(context: Context): () => void {
       runtime.nowMs() >= (isNow ? entry.notBeforeMs : entry.nextAttemptAtMs) || endOf(context, entry) !== undefined
 
   const run = async (): Promise<void> => {
+    // Beyond this the waits are at their cap, and each step more would have to be taken back after the outage.
+    const most = Math.max(1, Math.ceil(Math.log2(maxDelayMs / Math.max(1, baseDelayMs))) + 1)
     while (!stopped.signal.aborted) {
       wake = new AbortController()
       const wasEager = isEager
       isEager = false
-      const look = exponent === 0 ? lookAtAll : lookAtOne
+      const look = pace.exponent === 0 ? lookAtAll : lookAtOne
       const { change, nextAtMs } = await look(context, isDue(wasEager), stopped.signal)
-      // Beyond this the waits are at their cap, and each step more would have to be taken back after the outage.
-      const most = Math.max(1, Math.ceil(Math.log2(maxDelayMs / Math.max(1, baseDelayMs))) + 1)
-      exponent = Math.min(most, Math.max(0, exponent + change))
+      pace.exponent = Math.min(most, Math.max(0, pace.exponent + change))
+      // After success and failure alike; a new entry or a wake-up does not shorten it.
+      if (pace.exponent > 0 && change !== 0) {
+        await runtime.sleep(
+          backoffMs(pace.exponent + 1, baseDelayMs, maxDelayMs, runtime.random),
+          stopped.signal,
+          'idle',
+        )
+      }
       if (isEager) continue
       const untilDueMs = nextAtMs === undefined ? LOOK_MS : Math.max(REST_MS, nextAtMs - runtime.nowMs())
-      const paceMs = exponent === 0 ? 0 : backoffMs(exponent + 1, baseDelayMs, maxDelayMs, runtime.random)
-      await runtime.sleep(Math.min(LOOK_MS, Math.max(untilDueMs, paceMs)), wake.signal, 'idle')
+      await runtime.sleep(Math.min(LOOK_MS, untilDueMs), wake.signal, 'idle')
     }
   }
   void run()
@@ -108,6 +117,24 @@ async function lookAtOne(context: Context, isDue: IsDue, signal: AbortSignal): P
     }
   } catch {
     return { change: 0, nextAtMs: undefined }
+  }
+}
+
+/**
+ * The first try of a queued entry, at once. Where background delivery runs, this is one attempt, and none while the receiver
+ * fails: the entry is in the queue already, and its turn comes.
+ */
+export async function deliverFirst(context: Context, entry: DeliverableEntry, budget: Budget): Promise<void> {
+  const { pace } = context
+  if (context.closing.aborted) return
+  if (pace.isRunning && pace.exponent > 0) return pace.wake()
+  try {
+    const delivered = await deliver(context, entry).join(pace.isRunning ? ONE_ATTEMPT : budget)
+    if (!pace.isRunning || !isDeliverable(delivered.entry)) return
+    if (delivered.attemptsMade > 0) pace.exponent = Math.max(1, pace.exponent)
+    pace.wake()
+  } catch {
+    // What goes wrong is told by events; there is nobody to reject to.
   }
 }
 

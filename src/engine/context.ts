@@ -42,6 +42,15 @@ export interface Opening {
   readonly end: () => void
 }
 
+export interface Pace {
+  /** Whether background delivery runs and takes up what is left to it. */
+  isRunning: boolean
+  /** Above zero while the receiver fails: then one entry at a time is sent. */
+  exponent: number
+  /** Has background delivery look again. */
+  wake: () => void
+}
+
 export interface Context {
   readonly settings: Settings
   readonly store: JournalStore
@@ -55,6 +64,8 @@ export interface Context {
   readonly deliveries: Map<string, Delivery>
   /** Entries that a call is opening, by key: until it delivers them itself, nobody else in this client does. */
   readonly openings: Map<string, Opening>
+  /** How background delivery paces itself; see background.ts. */
+  readonly pace: Pace
   /** Fires when the client is closed. */
   readonly closing: AbortSignal
 }

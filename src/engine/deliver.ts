@@ -411,14 +411,25 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
 }
 
 export function abortedError(
-  entry: JournalEntry | undefined,
+  of: JournalEntry | 'opening' | undefined,
   sentByThisCall: boolean,
   signal: AbortSignal,
 ): DeliveryAbortedError {
-  const what = entry
-    ? `Waiting for operation ${entry.operationId} (${entry.kind}, key ${entry.key}) was aborted; the operation itself is not canceled, it is ${entry.state} in the journal.`
-    : 'The call was aborted before anything was written or sent by it.'
-  return new DeliveryAbortedError(what, { sentByThisCall, entry: entry && glimpseOf(entry), cause: signal.reason })
+  const entry = typeof of === 'object' ? of : undefined
+  const details = { sentByThisCall, entry: entry && glimpseOf(entry), cause: signal.reason }
+  if (entry) {
+    const { operationId, kind, key, state } = entry
+    return new DeliveryAbortedError(
+      `Waiting for operation ${operationId} (${kind}, key ${key}) was aborted; the operation itself is not canceled, it is ${state} in the journal.`,
+      details,
+    )
+  }
+  return new DeliveryAbortedError(
+    of === 'opening'
+      ? 'The call was aborted. Nothing was sent by it; the operation may still be written down, and a later call or pass sends it.'
+      : 'The call was aborted before anything was written or sent by it.',
+    details,
+  )
 }
 
 /** What ends the delivery of an entry before another attempt, if anything does. */
