@@ -58,6 +58,7 @@ test('the first block is the first example, to the letter', () => {
 
 test('every command exists', () => {
   const help = readFileSync(join(repositoryRoot, 'dev'), 'utf8')
+  const commandLine = readFileSync(join(repositoryRoot, 'src/cli/program.ts'), 'utf8')
   const scripts = Object.keys((JSON.parse(textOf('package.json')) as { scripts: object }).scripts)
   const lines = documents().flatMap((path) => blocksOf(textOf(path), 'bash').flatMap(({ code }) => code.split('\n')))
   expect(lines.length).toBeGreaterThan(2)
@@ -66,7 +67,12 @@ test('every command exists', () => {
     if (program === './dev') expect(help, line).toMatch(new RegExp(`^  ${args[0]}\\)$`, 'm'))
     else if (program === 'node') expect(existsSync(join(repositoryRoot, args.at(-1) ?? '')), line).toBe(true)
     else if (program === 'npm' && args[0] === 'run') expect(scripts, line).toContain(args[1])
-    else expect.fail(`What is ${line}?`)
+    else if (program === 'npx' && args[0] === 'billonce') {
+      expect(commandLine, line).toContain(`.command('${args[1]}')`)
+      for (const [flag] of line.matchAll(/ --[a-z-]+/g)) {
+        expect(commandLine, line).toMatch(new RegExp(`['| ]${flag.trim()}[ ']`))
+      }
+    } else expect.fail(`What is ${line}?`)
   }
 })
 
