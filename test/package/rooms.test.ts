@@ -21,10 +21,11 @@ const packageOwners: Record<string, readonly string[]> = {
   ky: ['engine/send.ts'],
   'p-retry': ['engine/deliver.ts'],
   'idb-keyval': ['stores/indexeddb.ts'],
-  uuid: ['model/canonical.ts', 'model/key.ts'],
+  uuid: ['model/canonical.ts', 'model/key.ts', 'opentelemetry.ts'],
   'node:sqlite': ['stores/sqlite.ts', 'stores/sqlite-worker.ts'],
   pg: ['stores/postgres.ts'],
   msw: ['testing/msw.ts'],
+  '@opentelemetry/api': ['opentelemetry.ts'],
   commander: ['cli/program.ts'],
   'cli-table3': ['cli/table.ts'],
   'cli-progress': ['cli/progress.ts'],
@@ -85,6 +86,9 @@ function fault({ from, to, typesOnly }: Arrow): string | undefined {
       if (['api', 'client', 'options', 'events', 'model', 'dialects'].includes(target)) return undefined
       if (to === 'stores/store.ts' || to === 'stores/memory.ts') return undefined
       return typesOnly ? undefined : 'the front door leads to what needs no driver'
+    case 'opentelemetry':
+    case 'diagnostics-channel':
+      return typesOnly ? undefined : 'an observer sees events, and takes nothing but types'
     case 'testing':
     case 'cli':
       return target === room ? undefined : `${room} imports the package by its public names`
@@ -166,6 +170,11 @@ test.each<[from: string, to: string, typesOnly: boolean, allowed: boolean]>([
   ['stores/sqlite-worker.ts', 'stores/sqlite.ts', false, true],
   ['stores/sqlite.ts', 'node:sqlite', false, true],
   ['client.ts', 'node:fs', false, false],
+  ['opentelemetry.ts', '@opentelemetry/api', false, true],
+  ['engine/deliver.ts', '@opentelemetry/api', true, false],
+  ['opentelemetry.ts', 'api.ts', true, true],
+  ['opentelemetry.ts', 'engine/deliver.ts', false, false],
+  ['diagnostics-channel.ts', 'events.ts', false, false],
   ['testing/receiver.ts', 'model/key.ts', true, false],
   ['testing/journal-first.ts', 'billonce', false, true],
   ['client.ts', 'left-pad', false, false],
