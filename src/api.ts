@@ -6,7 +6,7 @@ import type { ReconcileProgress, ReconcileSummary } from './engine/reconcile.ts'
 import type { ResumeProgress, ResumeSummary } from './engine/resume.ts'
 import type { Listener } from './events.ts'
 import type { Attempt, EntryState } from './model/entry.ts'
-import type { EvidenceSource } from './model/evidence.ts'
+import type { EvidenceRecord, EvidenceSource } from './model/evidence.ts'
 import type {
   ChargeParams,
   ChargeReceipt,
@@ -106,6 +106,10 @@ export interface EntryView {
   readonly nextAttemptAtMs: number | null
   /** When the key may no longer be sent; `null` while nothing counts. */
   readonly windowEndsAtMs: number | null
+  /** What was found out besides replies, the latest last. */
+  readonly evidence: readonly EvidenceRecord[]
+  /** Look-ups that found nothing. */
+  readonly misses: number
   readonly outcome: Outcome
 }
 

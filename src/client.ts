@@ -19,7 +19,7 @@ import { deliverFirst, startBackground } from './engine/background.ts'
 import { emitChange, guarded } from './engine/context.ts'
 import type { Context } from './engine/context.ts'
 import { abortedError, deliver } from './engine/deliver.ts'
-import type { Delivery } from './engine/deliver.ts'
+import type { Delivered, Delivery } from './engine/deliver.ts'
 import { openEntry, openNextRevision } from './engine/open.ts'
 import type { Call, Opened } from './engine/open.ts'
 import { limiter } from './engine/pool.ts'
@@ -43,7 +43,7 @@ import {
   NotFoundError,
 } from './errors.ts'
 import { Events, tell } from './events.ts'
-import { readCall, readEvidence, readFilter, readRef } from './input.ts'
+import { isConcluded, readCall, readEvidence, readFilter, readRef } from './input.ts'
 import { advance, glimpseOf, isDeliverable, windowEndsAtMs } from './model/entry.ts'
 import type { JournalEntry } from './model/entry.ts'
 import { defineWrite } from './model/operation.ts'
@@ -124,10 +124,13 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     )
     const delivered = await joined
     if (!delivered) return outcome(opened.entry, false)
-    const { entry, heardReceiver } = delivered
+    return await outcomeOfDelivered(delivered)
+  }
+
+  const outcomeOfDelivered = async ({ entry, heardReceiver }: Delivered): Promise<Outcome> => {
     // Only a later revision can stand beside a contradiction here; the first one would have been answered with it.
-    const contradicted = entry.revision > 1 ? await contradictedRevision(entry) : undefined
-    return contradicted ? outcome(contradicted, false) : outcome(entry, heardReceiver, hintOf(entry))
+    const deciding = entry.revision > 1 ? await decidingRevision(entry) : undefined
+    return deciding ? outcome(deciding, false) : outcome(entry, heardReceiver, hintOf(entry))
   }
 
   const inBackground = async (
@@ -204,13 +207,18 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
       hint,
     })
 
-  /** While a word contradicts one revision, that is the answer to the whole operation. */
-  const contradictedRevision = async (
-    of: Pick<JournalEntry, 'kind' | 'operationId' | 'subject'>,
-  ): Promise<JournalEntry | undefined> => {
+  /**
+   * Another revision that is the answer to the whole operation: while a word contradicts one, that one; and for one that
+   * stopped because another succeeded, the success.
+   */
+  const decidingRevision = async (of: JournalEntry): Promise<JournalEntry | undefined> => {
     const all = await read(() => store.history({ scope: settings.scope, kind: of.kind, operationId: of.operationId }))
-    return all.find(
-      (other) => other.endpoint === settings.endpoint && other.subject === of.subject && other.contradiction !== null,
+    const revisions = all.filter((other) => other.endpoint === settings.endpoint && other.subject === of.subject)
+    const isStopped =
+      of.state === 'canceled' ? of.by === 'superseded' : of.state === 'unknown' && of.reason === 'superseded'
+    return (
+      revisions.find((other) => other.contradiction !== null) ??
+      (isStopped || isDeliverable(of) ? revisions.find((other) => other.state === 'succeeded') : undefined)
     )
   }
 
@@ -278,6 +286,8 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     attemptsBegun: entry.attemptsBegun,
     nextAttemptAtMs: isDeliverable(entry) ? entry.nextAttemptAtMs : null,
     windowEndsAtMs: windowEndsAtMs(entry),
+    evidence: entry.evidence,
+    misses: entry.misses,
     outcome: outcome(entry, false),
   })
 
@@ -313,7 +323,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     refuseIfClosed()
     const entry = await found(ref)
     const after = await takeEvidence(context, entry, readEvidence(context, entry, evidence))
-    return outcome((await contradictedRevision(after)) ?? after, false)
+    return outcome((await decidingRevision(after)) ?? after, false)
   }
 
   const reconcile = async (lookUp?: LookUp, reconcileOptions: ReconcileOptions = {}): Promise<ReconcileSummary> => {
@@ -329,6 +339,8 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     const look = async (entry: JournalEntry): Promise<LookUpAnswer> => {
       if (!lookUp) return await lookUpByDialect(context, entry)
       const result = await lookUp(viewOf(entry))
+      // Made and not concluded is what the journal knows already.
+      if (result.found === 'applied' && !isConcluded(result.receipt)) return { found: 'unclear' }
       return result.found === 'unclear' ? result : readEvidence(context, entry, { source: 'look-up', ...result })
     }
     return await runReconcile(context, look, (progress) => onProgress && tell(onProgress, progress), signal)
@@ -340,9 +352,9 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     const { deadlineMs, despiteUnrecordedRefusal = false, signal } = retryOptions
     const budget = budgetOf(deadlineMs === undefined ? undefined : readMs(deadlineMs, 'deadlineMs', 0, 1))
     if (signal?.aborted) throw abortedError(undefined, false, signal)
-    const entry = await openNextRevision(context, await found(ref), despiteUnrecordedRefusal)
-    const delivered = await deliver(context, entry).join(budget, signal)
-    return outcome(delivered.entry, delivered.heardReceiver, hintOf(delivered.entry))
+    const opened = await openNextRevision(context, await found(ref), despiteUnrecordedRefusal)
+    if (opened.kind === 'answer') return outcome((await decidingRevision(opened.entry)) ?? opened.entry, false)
+    return await outcomeOfDelivered(await deliver(context, opened.entry).join(budget, signal))
   }
 
   const prune = async (
@@ -420,7 +432,11 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     resume,
     async find(ref) {
       const entry = await entryOf(ref)
-      return entry && outcome((await contradictedRevision(entry)) ?? entry, false)
+      if (!entry) return undefined
+      const deciding = await decidingRevision(entry)
+      // Who asks for a certain revision wants to know what became of that one, unless a word contradicts another.
+      const isCertain = 'key' in ref || ref.revision !== undefined
+      return outcome(deciding && (deciding.contradiction || !isCertain) ? deciding : entry, false)
     },
     entries,
     cancel,

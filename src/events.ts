@@ -105,6 +105,8 @@ export type BillingEvent =
       readonly source: EvidenceSource['source']
       readonly found: Finding['found']
     })
+  /** A look-up of `reconcile` threw; what it threw is not in here, since it may hold anything. */
+  | (AboutEntry & { readonly type: 'look-up-failed' })
   /** Evidence was not taken. */
   | (AboutEntry & { readonly type: 'evidence-refused'; readonly reason: EvidenceRefusal })
   /** A word came that contradicts a final state; a person has to decide. */

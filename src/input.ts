@@ -13,7 +13,7 @@ import type { Evidence, EvidenceSource } from './model/evidence.ts'
 import { readIdempotencyKey, readName, readOperationId } from './model/key.ts'
 import { readOperation, readReceipt } from './model/operation.ts'
 import type { AnyWriteDefinition } from './model/operation.ts'
-import type { Rejection } from './model/verdict.ts'
+import type { Receipt, Rejection } from './model/verdict.ts'
 import { readMs, refuseUnknownOptions } from './options.ts'
 
 const KNOWN = [
@@ -101,10 +101,7 @@ export function readEvidence(context: Context, entry: JournalEntry, given: Evide
   const from = readSource(given)
   switch (given.found) {
     case 'applied': {
-      const reply = readJsonObject(given.receipt, 'receipt')
-      const receipt = (context.definitions.get(entry.kind)?.readReceipt ?? readReceipt)(reply)
-      if (!receipt)
-        throw new InvalidInputError('receipt', `The receipt is not one of a ${entry.kind}; it needs an id at least.`)
+      const receipt = readGivenReceipt(context, entry, given.receipt)
       return { ...from, atMs, found: 'applied', receipt }
     }
     case 'not-applied': {
@@ -128,6 +125,32 @@ export function readEvidence(context: Context, entry: JournalEntry, given: Evide
     default:
       throw new InvalidInputError('found', "found must be 'applied', 'not-applied' or 'nothing'.")
   }
+}
+
+function readGivenReceipt(context: Context, entry: JournalEntry, given: object): Receipt {
+  const reply = readJsonObject(given, 'receipt')
+  const read = context.definitions.get(entry.kind)?.readReceipt ?? readReceipt
+  let receipt: Receipt | undefined
+  try {
+    receipt = read(reply)
+  } catch {
+    // The definition did not expect this shape; what it threw may quote the receipt.
+  }
+  if (!receipt)
+    throw new InvalidInputError('receipt', `The receipt is not one of a ${entry.kind}; it needs an id at least.`)
+  if (!isConcluded(receipt)) {
+    throw new InvalidInputError(
+      'receipt',
+      `The receipt says ${receipt.status ?? ''}: it is not concluded, so it is no evidence yet.`,
+    )
+  }
+  return receipt
+}
+
+/** Whether what a receipt says is the end of it. */
+export function isConcluded(receipt: object): boolean {
+  const status: unknown = 'status' in receipt ? receipt.status : undefined
+  return status !== 'processing' && status !== 'requires_action'
 }
 
 function readSource(given: EvidenceInput): EvidenceSource {

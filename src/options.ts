@@ -44,7 +44,8 @@ export interface RetentionOptions {
   readonly finalMs?: number | undefined
   /**
    * Names (key, fingerprint, final state, receipt id) by kind, in milliseconds after the end. Default `{ usage: 40 days }`; the
-   * names of charges, credits and writes of your own stay for good, so that a backfill a year later does not take effect again.
+   * names of charges, credits and writes of your own stay for good, so that a backfill a year later does not take effect again;
+   * so do all with `names: 'own'`.
    */
   readonly namesMs?: Readonly<Record<string, number>> | undefined
 }

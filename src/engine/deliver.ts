@@ -208,18 +208,20 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
   const isStopped = async (): Promise<boolean> => {
     for (;;) {
       if (!isDeliverable(entry)) return true
-      const end = endOf(context, entry)
-      if (!end) return !context.definitions.has(entry.kind) || (entry.revision > 1 && (await isContradicted(entry)))
+      const others = entry.revision > 1 ? await otherRevisions(entry) : []
+      // A word for another revision that came late: this one may be a second effect, so it stops until a person decides.
+      if (others.some((other) => other.contradiction !== null)) return true
+      const end = others.some((other) => other.state === 'succeeded') ? supersede(entry) : endOf(context, entry)
+      if (!end) return !context.definitions.has(entry.kind)
       // Only if the entry is still the one that was looked at; otherwise it is looked at again.
       await commit('record', end)
     }
   }
 
-  /** A word for an earlier revision that came late: this one may be a second effect, so it stops. */
-  const isContradicted = async (of: DeliverableEntry): Promise<boolean> => {
-    const revisions = await step('read', () => store.history(of))
-    return revisions.some(
-      (other) => other.endpoint === of.endpoint && other.subject === of.subject && other.contradiction !== null,
+  const otherRevisions = async (of: DeliverableEntry): Promise<readonly JournalEntry[]> => {
+    const all = await step('read', () => store.history(of))
+    return all.filter(
+      (other) => other.endpoint === of.endpoint && other.subject === of.subject && other.revision !== of.revision,
     )
   }
 
@@ -430,6 +432,11 @@ export function abortedError(
       : 'The call was aborted before anything was written or sent by it.',
     details,
   )
+}
+
+/** Another revision succeeded, perhaps by a person's decision: this one is not wanted any more. */
+function supersede(entry: DeliverableEntry): EntryEvent {
+  return entry.state === 'pending' ? { kind: 'canceled', by: 'superseded' } : { kind: 'ended', reason: 'superseded' }
 }
 
 /** What ends the delivery of an entry before another attempt, if anything does. */

@@ -123,7 +123,7 @@ export async function openNextRevision(
   context: Context,
   of: JournalEntry,
   despiteUnrecordedRefusal: boolean,
-): Promise<DeliverableEntry> {
+): Promise<Opened> {
   const { runtime, store, settings } = context
   for (;;) {
     const all = await guarded(context, 'read', () => store.history(of))
@@ -147,7 +147,7 @@ export async function openNextRevision(
     const keepsRejections = dialect.keepsRejections(latest.kind)
     const nowMs = runtime.nowMs()
     // Asks the rules of revisions, as a call with `revision` would.
-    decide(context, revisions, {
+    const opening = decide(context, revisions, {
       ...latest,
       revision,
       idempotencyKey: undefined,
@@ -156,11 +156,12 @@ export async function openNextRevision(
       reopen: false,
       keepsRejections,
     })
+    if (opening.kind !== 'open') return { kind: 'answer', entry: opening.entry }
     const entry = newEntry(nextDraftOf(latest, revision, dialect, nowMs), nowMs)
     const result = await guarded(context, 'begin', () => store.insert(entry, revisions))
     if (result.inserted && isDeliverable(entry)) {
       emitChange(context, undefined, entry)
-      return entry
+      return { kind: 'deliver', entry, prepared: {} }
     }
     // Somebody else opened one meanwhile: the rules decide again.
   }

@@ -35,7 +35,8 @@ export async function runPrune(context: Context, onProgress: (done: number) => v
     for (const entry of page.entries) {
       if (context.closing.aborted) return { bodies, operations }
       done += 1
-      const namesMs = retention.namesMs[entry.kind]
+      // Names of one's own are never let go: nothing would tell an old one that comes again from a new one.
+      const namesMs = entry.window.names === 'own' ? undefined : retention.namesMs[entry.kind]
       if (namesMs !== undefined && (await isForgotten(context, entry, nowMs - namesMs))) operations += 1
       else if (isFinal(entry) && entry.request.body !== null && entry.settledAtMs <= nowMs - retention.finalMs) {
         const lean = advance(entry, { kind: 'pruned' }, nowMs)

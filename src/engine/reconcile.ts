@@ -131,7 +131,9 @@ async function lookAt(
     if (after.state === 'succeeded' || after.state === 'rejected') return after.state
     return after.misses > entry.misses ? 'misses' : 'unsettled'
   } catch (error) {
-    return error instanceof EvidenceRefusedError ? 'unsettled' : 'failed'
+    if (error instanceof EvidenceRefusedError) return 'unsettled'
+    context.events.emit({ type: 'look-up-failed', ...about(context, entry) })
+    return 'failed'
   }
 }
 
@@ -165,6 +167,8 @@ export async function lookUpByDialect(context: Context, entry: JournalEntry): Pr
       'The dialect of this entry cannot ask its receiver; give reconcile a look-up of your own.',
     )
   }
+  // Nobody finds a write by a key that its receiver did not take.
+  if (!entry.keyed) return { found: 'unclear' }
   const at = await credentialsFor(context, entry)
   if ('held' in at) return { found: 'unclear' }
   const reply = await send(

@@ -126,6 +126,8 @@ export type UnknownReason =
   | 'may-predate-journal'
   /** The receiver takes no key for this write, so it is not asked twice. */
   | 'takes-no-key'
+  /** Another revision of the operation succeeded, so this one, which may have worked too, is not sent any more. */
+  | 'superseded'
 
 export interface EntryBase extends OperationName {
   readonly format: number
@@ -205,7 +207,7 @@ export type RejectedEntry = EntryBase & {
 }
 export type CanceledEntry = EntryBase & {
   readonly state: 'canceled'
-  readonly by: 'caller' | 'send-before' | 'too-late'
+  readonly by: 'caller' | 'send-before' | 'too-late' | 'superseded'
   readonly settledAtMs: number
 }
 
@@ -421,8 +423,13 @@ function moved(entry: JournalEntry, event: EntryEvent, nowMs: number): JournalEn
   }
 }
 
-/** As many records of evidence are kept; the first decision is never among those that fall off. */
+/** As many records of evidence are kept; what a person decided never falls off. */
 const LISTED_EVIDENCE = 20
+
+function trimmed(records: readonly EvidenceRecord[]): readonly EvidenceRecord[] {
+  let surplus = records.length - LISTED_EVIDENCE
+  return records.filter(({ source }) => source === 'decision' || surplus-- <= 0)
+}
 
 /** Evidence moves forward only: it settles what is open, and what is final it can only contradict, unless a person decides. */
 function evidenced(
@@ -431,7 +438,17 @@ function evidenced(
   take: 'applied' | 'not-applied' | 'miss',
   nowMs: number,
 ): JournalEntry {
-  const records = [...entry.evidence, recordOf(evidence)].slice(-LISTED_EVIDENCE)
+  // Messages come again: what was said before the last decision is no news after it, and twice the same is said once.
+  const record = recordOf(evidence)
+  const isKnown = (one: EvidenceRecord): boolean => one.found === record.found && one.receiptId === record.receiptId
+  const decidedAt = entry.evidence.findLastIndex((one) => one.source === 'decision')
+  const isOld = entry.evidence.slice(0, Math.max(0, decidedAt)).some(isKnown)
+  if (record.source !== 'decision' && take !== 'miss' && isOld) return entry
+  const last = entry.evidence.at(-1)
+  const isRepeat =
+    record.found !== 'nothing' && record.source !== 'decision' && last?.source === record.source && isKnown(last)
+  const records = isRepeat ? entry.evidence : trimmed([...entry.evidence, record])
+  if (isRepeat && isFinal(entry)) return entry
   const noted = { ...entry, evidence: records, misses: take === 'miss' ? entry.misses + 1 : entry.misses }
   if (take === 'miss') return noted
   const said = wordOf(evidence)
@@ -486,7 +503,8 @@ function pruned(entry: JournalEntry): JournalEntry {
 
 /** The age of a key counts from the earliest time that is known, and that never moves forward. */
 function dated(entry: JournalEntry, eventAtMs: number, mayPredateJournal: boolean): JournalEntry {
-  if (!isDeliverable(entry)) return entry
+  // A time that was known when the entry was made has been counted then; a later revision may count from its own naming.
+  if (!isDeliverable(entry) || (entry.eventAtMs !== null && eventAtMs >= entry.eventAtMs)) return entry
   const predates = entry.mayPredateJournal || mayPredateJournal
   // What another journal may have sent counts from the event, whatever this journal's own names are.
   const isFromEvent = entry.window.names === 'shared' || predates

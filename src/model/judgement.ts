@@ -42,6 +42,8 @@ export function judge(entry: JournalEntry, evidence: Evidence, rules: LookUpRule
       // Where there is a word already, finding nothing says nothing against it.
       if (isFinal(entry)) return { take: 'nothing' }
       if (evidence.conclusive) return obstacle(entry, nowMs) ?? { take: 'not-applied' }
+      // A receipt at hand is a word, and a write without a key cannot be found by one: no number of misses undoes that.
+      if (!entry.keyed || ('receipt' in entry && entry.receipt !== null)) return { take: 'miss' }
       const isEnough =
         entry.misses + 1 >= rules.misses && nowMs >= (entry.lastAmbiguousAtMs ?? entry.namedAtMs) + rules.delayMs
       return isEnough && !obstacle(entry, nowMs) ? { take: 'not-applied' } : { take: 'miss' }

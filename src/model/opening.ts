@@ -52,6 +52,10 @@ export function openingOf(found: readonly JournalEntry[], wanted: Wanted, nowMs:
   if (contradicted) return { kind: 'answer', entry: contradicted }
   const revision = wanted.revision ?? latest.revision
   const there = revisions.find((entry) => entry.revision === revision)
+  // Once one has succeeded, that is the answer, unless the call asks for what became of a certain other one.
+  const succeeded = revisions.find((entry) => entry.state === 'succeeded')
+  const isAnsweredBy = wanted.revision === undefined || !there || isDeliverable(there) || there.state === 'canceled'
+  if (succeeded && succeeded !== there && isAnsweredBy) return { kind: 'answer', entry: succeeded }
   return there ? openingOfExisting(there, wanted, nowMs) : openingOfNext(revisions, latest, revision, wanted, nowMs)
 }
 
@@ -81,8 +85,6 @@ function openingOfNext(
   const key = wanted.idempotencyKey ?? keyOf(wanted, revision)
   const taken = revisions.find((entry) => entry.key === key)
   if (taken) throw conflict(taken, ['idempotencyKey', 'revision'])
-  const succeeded = revisions.find((entry) => entry.state === 'succeeded')
-  if (succeeded) return { kind: 'answer', entry: succeeded }
   if (revision < latest.revision) {
     throw refused(
       latest,

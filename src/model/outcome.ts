@@ -58,9 +58,9 @@ export interface Canceled extends OutcomeBase {
   readonly status: 'canceled'
   /**
    * `send-before`: it waited too long, and the next call of the name opens it again. `too-late`: the receiver accepts no event
-   * this old.
+   * this old. `superseded`: another revision of the operation succeeded.
    */
-  readonly by: 'caller' | 'send-before' | 'too-late'
+  readonly by: 'caller' | 'send-before' | 'too-late' | 'superseded'
 }
 
 /** May have been done. Not a failure: do not charge in another way before it is settled. */

@@ -42,7 +42,7 @@ test('the types are read as they are', () => {
   expect(sending).toContain('in-flight')
   expect(sending).toContain('misrouted')
   expect(unknown).toContain('takes-no-key')
-  expect(sending.length + unknown.length).toBe(20)
+  expect(sending.length + unknown.length).toBe(21)
 })
 
 test('each reason has its paragraph, and each paragraph is of a reason', () => {

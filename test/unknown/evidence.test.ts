@@ -416,7 +416,7 @@ describe('a look-up that finds nothing', () => {
   })
 
   // The receiver has given a receipt, so that it finds nothing says something about the look-up, not about the charge.
-  test.fails.each<[string, Parameters<typeof createReceiver>[0]]>([
+  test.each<[string, Parameters<typeof createReceiver>[0]]>([
     ['differs', { faults: [wrongReceipt({ fields: { amount: 1 } })] }],
     ['is not concluded', { paymentMethods: { pm_card: { status: 'requires_action', nextAction: {} } } }],
   ])('is no proof against a receipt at hand that %s', async (_how, receiver) => {
@@ -490,7 +490,7 @@ describe('a write of one’s own', () => {
     expect(await settled(plain.recordEvidence(refundRef, right))).toMatchObject({ status: 'succeeded' })
   })
 
-  test.fails('a receipt that its definition cannot read is refused as input', async () => {
+  test('a receipt that its definition cannot read is refused as input', async () => {
     const { billing } = await lost()
     const asked = settled(billing.recordEvidence(refundRef, { ...webhook, receipt: { id: 'rf_1' } }))
     await expect(asked).rejects.toMatchObject({ name: 'InvalidInputError', field: 'receipt' })
@@ -647,7 +647,7 @@ describe('contradictions', () => {
     }
   })
 
-  test.fails('a webhook that is delivered again says nothing that the decision did not know', async () => {
+  test('a webhook that is delivered again says nothing that the decision did not know', async () => {
     const { billing } = await contradicted()
     await settled(billing.recordEvidence(ref, notApplied))
     expect(await settled(billing.recordEvidence(ref, webhook))).toMatchObject({ status: 'rejected' })
@@ -666,7 +666,7 @@ describe('contradictions', () => {
     })
   })
 
-  test.fails('the decision stays on record, however often the webhook is delivered again', async () => {
+  test('the decision stays on record, however often the webhook is delivered again', async () => {
     const world = await inStateOf('unknown')
     await settled(world.billing.recordEvidence(ref, applied))
     for (let time = 1; time <= 25; time += 1) await settled(world.billing.recordEvidence(ref, webhook))
@@ -691,7 +691,7 @@ describe('what was made and not concluded', () => {
     expect(again).toMatchObject({ status: 'succeeded', revision: 2 })
   })
 
-  test.fails('is not concluded by a word that says it is still at work', async () => {
+  test('is not concluded by a word that says it is still at work', async () => {
     for (const word of ['processing', 'requires_action']) {
       const { billing } = await inStateOf('accepted')
       const said = { ...webhook, receipt: { ...receipt, status: word } }
@@ -838,17 +838,18 @@ describe('reconcile()', () => {
         return byLedger(receiver)(entry)
       }),
     )
+    // The accepted one is still processing at the receiver, which is what the journal knows already.
     expect(summary).toEqual({
       total: 6,
-      succeeded: 6,
+      succeeded: 5,
       rejected: 0,
       misses: 0,
-      unsettled: 0,
+      unsettled: 1,
       contradicted: 0,
       failed: 0,
     })
     expect(asked.toSorted()).toEqual(['accepted', 'order-1', 'order-2', 'order-3', 'order-4', 'order-5'])
-    expect(await settled(another().reconcile(byLedger(receiver)))).toMatchObject({ total: 0 })
+    expect(await settled(another().reconcile(byLedger(receiver)))).toMatchObject({ total: 1, unsettled: 1 })
   })
 
   test('counts each kind of answer once, and one that throws holds up none of the others', async () => {
@@ -1091,7 +1092,7 @@ describe('reconcile() by the dialect’s own look-up', () => {
     expect(asked).toHaveLength(0)
   })
 
-  test.fails('a receiver that takes no key cannot be asked by key, and finding nothing there is no proof', async () => {
+  test('a receiver that takes no key cannot be asked by key, and finding nothing there is no proof', async () => {
     const { billing, receiver } = await world({
       withoutKey: ['charge'],
       faults: { requiresKey: false, keyOf: () => undefined, faults: [loseReply()] },
@@ -1184,16 +1185,15 @@ describe('prune()', () => {
     expect(await settled(billing.recordUsage(usage, fresh))).toMatchObject({ status: 'succeeded' })
   })
 
-  // Its own names are what this journal alone has used, and it has forgotten them.
-  test.fails('the same where the names are its own', async () => {
+  test('names of its own are never let go: nothing would tell an old event that comes again from a new one', async () => {
     const { billing, receiver } = setUp({ client: { names: 'own' } })
     await pass(1000)
     const event = { ...job, eventAtMs: Date.now() - 500 }
     await settled(billing.recordUsage(usage, event))
     await pass(41 * DAY_MS)
-    expect(await settled(billing.prune())).toMatchObject({ operations: 1 })
+    expect(await settled(billing.prune())).toEqual({ bodies: 1, operations: 0 })
     receiver.forgetKeys()
-    await settled(billing.recordUsage(usage, event))
+    expect(await settled(billing.recordUsage(usage, event))).toMatchObject({ status: 'succeeded', source: 'journal' })
     expect(receiver.ledger.effectsOf({ kind: 'usage' })).toHaveLength(1)
   })
 

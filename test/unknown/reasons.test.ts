@@ -286,6 +286,28 @@ const ended: Readonly<Record<UnknownReason | 'contradicted', () => Promise<void>
     expect(world.receiver.ledger.effects).toHaveLength(1)
   },
 
+  async superseded() {
+    const world = setUp()
+    const { billing, receiver } = world
+    await settled(billing.charge({ ...coffee, paymentMethod: 'pm_declined' }, order))
+    receiver.faults.add(loseReply())
+    await settled(billing.charge(coffee, second))
+    const receipt = { id: 'ch_9', amount: coffee.amount, currency: coffee.currency }
+    const first = { ...ref, revision: 1 }
+    await settled(billing.recordEvidence(first, { source: 'webhook', found: 'applied', receipt }))
+    await settled(
+      billing.recordEvidence(first, { source: 'decision', by: 'Ada', why: 'paid', found: 'applied', receipt }),
+    )
+    receiver.faults.clear()
+    const { length } = receiver.ledger.requests
+    await pass(600_000)
+    expect(await settled(world.another().resume())).toMatchObject({ total: 1, unknown: 1 })
+    expectUnknown(await billing.find({ ...ref, revision: 2 }), 'ended', 'superseded')
+    // Asked without a revision, the answer is the success.
+    expect(await settled(billing.charge(coffee, { operationId: order.operationId }))).toMatchObject({ revision: 1 })
+    expect(receiver.ledger.requests).toHaveLength(length)
+  },
+
   async contradicted() {
     const world = setUp()
     const { billing, receiver } = world
