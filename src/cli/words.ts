@@ -40,6 +40,7 @@ export function whyOf(entry: JournalEntry): string | undefined {
         caller: 'Somebody canceled it.',
         'send-before': 'It waited longer than it was allowed to.',
         'too-late': 'The receiver does not accept an event this old.',
+        superseded: 'Another revision of the operation succeeded.',
       }[entry.by]
     case 'rejected':
       return {
@@ -78,6 +79,8 @@ const ENDED: Readonly<Record<UnknownReason, string>> = {
   'dialect-missing': 'No dialect is at hand that could read the replies to it.',
   'may-predate-journal': 'Its event is older than this journal, so another journal may have sent it.',
   'takes-no-key': 'The receiver takes no key for this write, so it is not asked twice.',
+  superseded:
+    'Another revision of the operation succeeded, so this one, which may have worked too, is not sent any more.',
 }
 
 /** The two words that do not go together. */
