@@ -28,7 +28,6 @@ export interface Output {
   warn(text: string): void
   /** Colour, where stdout is a terminal and NO_COLOR is not set. */
   paint(style: Style, text: string): string
-  paintNote(style: Style, text: string): string
 }
 
 /** Without a terminal nobody says how wide it is; COLUMNS is what shells and tests say. */
@@ -65,9 +64,16 @@ export function createOutput(json: boolean): Output {
     warn(text) {
       stderr.write(`${json ? JSON.stringify({ warning: text }) : text}\n`)
     },
-    paint: (style, text) => styleText(style, text, { stream: stdout }),
-    paintNote: (style, text) => styleText(style, text, { stream: stderr }),
+    paint: (style, text) => painted(stdout, style, text),
   }
+}
+
+/** Asked here and not of styleText, which colours what is no terminal in some versions of Node 22. */
+function painted(stream: NodeJS.WriteStream, style: Style, text: string): string {
+  const { FORCE_COLOR, NO_COLOR } = process.env
+  const isWanted = FORCE_COLOR === undefined ? stream.isTTY && stream.getColorDepth() > 1 : FORCE_COLOR !== '0'
+  const isForbidden = NO_COLOR !== undefined && NO_COLOR !== ''
+  return isWanted && !isForbidden ? styleText(style, text, { validateStream: false }) : text
 }
 
 /** An error, in words or as a line of JSON. */
@@ -78,6 +84,6 @@ export function reportError(
   const { code, message, details } = failure
   const text = json
     ? JSON.stringify({ error: { code, message, ...details } })
-    : `${styleText('red', 'billonce:', { stream: process.stderr })} ${message.split('\n').map(harmless).join('\n')}`
+    : `${painted(process.stderr, 'red', 'billonce:')} ${message.split('\n').map(harmless).join('\n')}`
   process.stderr.write(`${text}\n`)
 }

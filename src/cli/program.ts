@@ -42,11 +42,14 @@ interface Session {
 
 const EXIT_CODES = `Exit codes:
   0  done, and nothing needs you
-  1  done, and something needs attention: left unknown or waiting, contradicted, or found by --exit-code
+  1  done, and something needs attention: left unknown or waiting, contradicted,
+     or found by --exit-code
   2  the command line, the config module or a file it names cannot be used
-  3  the journal is missing, locked, damaged, not ours, or of a newer version; it was left as it is
+  3  the journal is missing, locked, damaged, not ours, or of a newer version;
+     it was left as it is
   4  the journal holds no such entry
-  5  refused: the evidence is not believed, or the entry cannot be canceled or retried; nothing was changed
+  5  refused: the evidence is not believed, or the entry cannot be canceled or
+     retried; nothing was changed
   130  interrupted`
 
 /** Runs the command line. @returns the exit code */
@@ -103,12 +106,12 @@ function programOf(end: (code: ExitCode) => void): Command {
     .addHelpText(
       'after',
       `
-Name an entry by its key, the first 8 characters of its key, or kind:operationId.
+Name an entry by its key, the first 8 characters of it, or kind:operationId.
 
 Start here:
-  $ billonce stats                              what there is
-  $ billonce list --state unknown,contradicted  what needs a person
-  $ billonce show charge:order-991              what happened to one, and what to do next
+  $ billonce stats                               what there is
+  $ billonce list --state unknown,contradicted   what needs a person
+  $ billonce show charge:order-991               what happened, what to do next
 
 ${EXIT_CODES}`,
     )
@@ -170,7 +173,7 @@ function addReading(program: Command, inSession: InSession): void {
 Examples:
   $ billonce list
   $ billonce list --state unknown,contradicted --wide
-  $ billonce list --state pending,sending --older-than 2h --exit-code    for a monitor
+  $ billonce list --state pending,sending --older-than 2h --exit-code
   $ billonce list --json | jq -r 'select(.attempts > 3) | .key'`,
     )
     .action(
@@ -235,13 +238,15 @@ Examples:
     .addHelpText(
       'after',
       `
-Amounts are in minor units, as they were sent: 1250 is 12.50 EUR. They are empty once a body has been pruned.
-CSV is as RFC 4180 has it. A field that begins with = + - or @ gets an apostrophe in front, so that no spreadsheet takes
-it for a formula.
+Amounts are in minor units, as they were sent: 1250 is 12.50 EUR. They are empty
+once a body has been pruned. CSV is as RFC 4180 has it. A field that begins with
+= + - or @ gets an apostrophe in front, so that no spreadsheet takes it for a
+formula.
 
 Examples:
-  $ billonce export --from 2026-11-01 --to 2026-12-01 --by settled -o november.csv
-  $ billonce export --state succeeded --kind charge --format json | jq -s 'map(.amount) | add'`,
+  $ billonce export --from 2026-11-01 --to 2026-12-01 --by settled -o nov.csv
+  $ billonce export --state succeeded --kind charge --json \\
+      | jq -s 'map(.amount) | add'`,
     )
     .action(
       inSession<
@@ -302,12 +307,14 @@ function addWriting(program: Command, inSession: InSession): void {
     .addHelpText(
       'after',
       `
-A receipt for another amount or currency is refused, and so is --not-applied while an attempt may still be at work.
-A word against a settled entry is kept beside it and shown as contradicted; a decision ends that.
+A receipt for another amount or currency is refused, and so is --not-applied
+while an attempt may still be at work. A word against a settled entry is kept
+beside it and shown as contradicted; a decision ends that.
 
 Examples:
-  $ billonce evidence charge:order-991 --applied --receipt '{"id":"ch_1"}' --by ana --why 'found in the dashboard'
-  $ billonce evidence 1f0c2a9b --not-applied --by ana --why 'support ticket 4711'
+  $ billonce evidence charge:order-991 --applied --receipt '{"id":"ch_1"}' \\
+      --by ana --why 'found in the dashboard'
+  $ billonce evidence 1f0c2a9b --not-applied --by ana --why 'ticket 4711'
   $ billonce evidence 1f0c2a9b --look-up --applied --receipt-file ch_1.json`,
     )
     .action(
@@ -321,7 +328,8 @@ Examples:
     .addHelpText(
       'after',
       `
-Anything else is refused (exit code 5): what may have been sent cannot be taken back here.
+Anything else is refused (exit code 5): what may have been sent cannot be taken
+back here.
 
 Example:
   $ billonce cancel charge:order-991`,
@@ -340,8 +348,9 @@ Example:
     .addHelpText(
       'after',
       `
-Nothing that is open or contradicted goes, and the names of charges and credits stay for good: a backfill a year later
-must not take effect again. Options under \`retention\` of the config module count where no flag does.
+Nothing that is open or contradicted goes, and the names of charges and credits
+stay for good: a backfill a year later must not take effect again. \`retention\`
+of the config module counts where no flag does.
 
 Examples:
   $ billonce prune --dry-run
@@ -353,26 +362,33 @@ Examples:
 // ------------------------------------------------------------------------------------------------------------- sending
 
 const CREDENTIALS = `Credentials:
-  --header-env BILLING_AUTH    the environment's BILLING_AUTH holds a line such as 'authorization: Bearer …'
-  --credentials-file <file>    such lines, or JSON { "headers": { … }, "scope": "org_42/live" }
-  --header 'name: value'       is seen by everybody who can list processes
-Headers that do not say whose they are go to one scope of one endpoint only; name it by --scope and --endpoint. Give
---base-url where the endpoint is an id; an endpoint that is an address is sent to that address.`
+  --header-env BILLING_AUTH   the environment's BILLING_AUTH holds a line,
+                              such as 'authorization: Bearer …'
+  --credentials-file <file>   such lines, or JSON with the scope they are for:
+                              { "headers": { … }, "scope": "org_42/live" }
+  --header 'name: value'      is seen by everybody who can list processes
+Headers that do not say whose they are go to one scope of one endpoint only;
+name it by --scope and --endpoint. Give --base-url where the endpoint is an id;
+an endpoint that is an address is sent to that address.`
 
 const CONFIG = `A config module, billonce.config.js:
   import { standard } from 'billonce'
-  import { refund } from './refund.js'                        // made by defineWrite
+  import { refund } from './refund.js' // made by defineWrite
 
   export default {
     baseUrl: 'https://api.example.com',
-    dialect: standard({ lookUp: { path: ({ key }) => 'v1/operations/' + key } }),
-    writes: [refund],                                         // writes of your own cannot be sent without
-    credentials: ({ scope }) => ({ scope, headers: { authorization: 'Bearer ' + process.env.BILLING_TOKEN } }),
+    dialect: standard({ lookUp: { path: ({ key }) => 'v1/writes/' + key } }),
+    writes: [refund], // writes of your own cannot be sent without
+    credentials: ({ scope }) => ({
+      scope,
+      headers: { authorization: 'Bearer ' + process.env.BILLING_TOKEN },
+    }),
   }
   // Instead of a look-up of the dialect:
   export const lookUp = async (entry) => {
     const charge = await myProvider.findByKey(entry.key)
-    return charge ? { found: 'applied', receipt: charge } : { found: 'nothing' }
+    if (!charge) return { found: 'nothing' }
+    return { found: 'applied', receipt: charge }
   }`
 
 interface DeliveryFlags {
@@ -405,7 +421,8 @@ Examples:
     .description('Asks the receiver what became of unknown and accepted entries, and records what it says')
     .addHelpText(
       'after',
-      `\nHow it is asked comes from the config module: a dialect with a look-up, or \`lookUp\`.\n
+      `\nHow it is asked comes from the config module: a dialect with a look-up,
+or \`lookUp\`.\n
 ${CREDENTIALS}\n\n${CONFIG}\n
 Example:
   $ billonce reconcile --config billonce.config.js`,
@@ -423,8 +440,8 @@ Example:
     .option('--despite-unrecorded-refusal', 'although the refusal came from in front of the receiver’s key layer')
     .addHelpText(
       'after',
-      `\nFor writes that were refused by mistake, such as by a bad deploy. Refused itself (exit code 5) unless the entry is
-rejected and is the latest revision.\n\n${CREDENTIALS}\n
+      `\nFor writes that were refused by mistake, such as by a bad deploy. Refused itself
+(exit code 5) unless the entry is rejected and is the latest revision.\n\n${CREDENTIALS}\n
 Example:
   $ billonce retry usage:export:job-7 --header-env BILLING_AUTH`,
     )
