@@ -163,6 +163,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     // Nobody listens any more to what it may still throw; an event has told it.
     opening.catch(() => {})
     if (signal?.aborted) throw abortedError('opening', false, signal)
+    context.events.emit({ type: 'storage-fault', step: 'begin', fault: 'timeout', atMs: runtime.nowMs() })
     throw new JournalUnavailableError(
       'The journal did not answer before the deadline of the call. Nothing was sent by this call; the operation may still be written down.',
       { fault: 'timeout' },
@@ -304,7 +305,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
         )
       }
       const canceled = advance(entry, { kind: 'canceled', by: 'caller' }, runtime.nowMs())
-      if (await read(() => store.replace(canceled))) {
+      if (await guarded(context, 'record', () => store.replace(canceled))) {
         emitChange(context, entry, canceled)
         return outcome(canceled, false)
       }
