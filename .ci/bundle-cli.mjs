@@ -26,6 +26,8 @@ const { output } = await build({
     rolldownOptions: {
       // cli-table3 asks for @colors/colors and does without.
       external: [/^billonce(\/|$)/, /^node:/, ...builtinModules, /^@colors\/colors/],
+      // No paths of the machine that built it.
+      experimental: { attachDebugInfo: 'none' },
       output: { format: 'es', entryFileNames: 'billonce.js', codeSplitting: false },
     },
   },

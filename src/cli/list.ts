@@ -98,7 +98,7 @@ export function rowsTable(rows: readonly Row[], out: Output, nowMs: number, wide
   const columns: readonly Column<Row>[] = [
     { head: 'STATE', of: (row) => row.state, paint: (row, text) => painted(row.state, text, out) },
     { head: 'REASON', of: (row) => row.reason ?? '', least: 17, onlyIfAny: true },
-    { head: 'KIND', of: (row) => row.kind, least: 6 },
+    { head: 'KIND', of: (row) => row.kind, least: 7 },
     { head: 'OPERATION', of: (row) => row.operationId, least: 16 },
     { head: 'SUBJECT', of: (row) => row.subject ?? '', least: 6, dropAt: 4, onlyIfAny: true },
     { head: 'REV', of: (row) => String(row.revision), align: 'right', dropAt: 3 },
