@@ -5,6 +5,7 @@
 import type { HoldReason, JournalEntry } from '../model/entry.ts'
 import { readHeaders } from '../model/headers.ts'
 import type { Context } from './context.ts'
+import { DONE } from './runtime.ts'
 import type { Runtime } from './runtime.ts'
 
 export interface CredentialsRequest {
@@ -70,6 +71,6 @@ async function askCredentials(
   try {
     return await Promise.race([asked, late])
   } finally {
-    timedOut.abort()
+    timedOut.abort(DONE)
   }
 }

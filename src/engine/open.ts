@@ -19,6 +19,7 @@ import type { Context } from './context.ts'
 import { credentialsFor } from './credentials.ts'
 import { endOf } from './deliver.ts'
 import type { Prepared } from './deliver.ts'
+import { DONE } from './runtime.ts'
 import { keyWindowMs } from './schedule.ts'
 
 /** A call, read and complete. */
@@ -259,7 +260,7 @@ async function firstVersionOf(
   const credentials = credentialsFor(context, draft)
   const late = new AbortController()
   const at = await Promise.race([credentials, runtime.sleep(AT_HAND_MS, late.signal).then(() => undefined)])
-  late.abort()
+  late.abort(DONE)
   if (!at) return { entry: draft, prepared: { credentials } }
   // Nothing can be sent now, so there is nothing to deliver: the entry waits.
   if ('held' in at) return { entry: first({ kind: 'held', reason: at.held, nextAttemptAtMs: runtime.nowMs() }) }

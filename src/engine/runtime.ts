@@ -21,6 +21,9 @@ export interface Runtime {
   origin(): string | undefined
 }
 
+/** Reason of aborts that only end a wait. Without one the runtime would make an error with a stack each time. */
+export const DONE = 'done'
+
 /** Timers hold no more than this; a longer one would fire at once. */
 const MAX_TIMER_MS = 2 ** 31 - 1
 

@@ -5,6 +5,7 @@
 import ky from 'ky'
 import type { StoredRequest } from '../model/entry.ts'
 import type { Reply } from '../model/verdict.ts'
+import { DONE } from './runtime.ts'
 import type { Runtime } from './runtime.ts'
 
 export interface Exchange {
@@ -74,8 +75,8 @@ export async function send(exchange: Exchange, runtime: Runtime): Promise<Reply 
   try {
     return await Promise.race([exchanged, timeout])
   } finally {
-    timedOut.abort()
-    controller.abort()
+    timedOut.abort(DONE)
+    controller.abort(DONE)
   }
 }
 

@@ -2,6 +2,7 @@
  * Who waits for a delivery and what they allow it. Whoever leaves does not stop it for the others; when nobody is left that
  * wants another attempt, none is made.
  */
+import { DONE } from './runtime.ts'
 import type { Runtime } from './runtime.ts'
 
 /** What somebody who waits for a delivery allows it. */
@@ -38,7 +39,7 @@ export class Waiters {
   }
 
   nudgeAll = (): void => {
-    this.#nudge.abort()
+    this.#nudge.abort(DONE)
     this.#nudge = new AbortController()
   }
 
@@ -112,7 +113,7 @@ export async function firstOf<T>(
       ...(signal ? [fired(signal, left.signal).then(() => undefined)] : []),
     ])
   } finally {
-    left.abort()
+    left.abort(DONE)
   }
 }
 
