@@ -112,6 +112,41 @@ describe('G47: two clients that drain one journal of 50', () => {
   })
 })
 
+describe('G25: a hidden tab, whose timers run once a minute', () => {
+  test('keeps its claim over a slow request without a heartbeat, and the tab that looks for work meanwhile sends nothing', async () => {
+    // The slow request outlasts the other tab's patience; no timer of the first tab has run in between.
+    const { billing, another, receiver, journal } = setUp({ receiver: { faults: [delay(29_000, { attempt: 1 })] } })
+    const writes: string[] = []
+    const watched = journalWith(journal, async (call, run) => {
+      if (call.method === 'replace') writes.push('replace')
+      return await run()
+    })
+    const hidden = another({ journal: watched }).charge(coffee, order)
+    await pass(1000)
+    const other = another()
+    const stop = other.start()
+    await pass(20_000)
+    expect(await settled(other.resume({ deadlineMs: 5000 }))).toMatchObject({ total: 1, waiting: 1 })
+    expect(receiver.ledger.requests).toHaveLength(1)
+    // Nothing renewed the claim: it is long enough by itself.
+    expect(writes).toEqual([])
+    expect(await settled(hidden)).toMatchObject({ status: 'succeeded', attempts: 1 })
+    stop()
+    expect(receiver.ledger.requests).toHaveLength(1)
+    expect(await billing.find({ kind: 'charge', ...order })).toMatchObject({ status: 'succeeded' })
+  })
+
+  test('its claim outlasts the minute for which timers may be held back, also between two attempts', async () => {
+    const { another, receiver, journal } = setUp({ receiver: { faults: [status(503, { attempt: 1 })] } })
+    const first = another({ retry: { baseDelayMs: 30_000 } }).charge(coffee, order)
+    await pass(10)
+    const [entry] = await journal.history({ scope: SCOPE, kind: 'charge', operationId: order.operationId })
+    expect((entry?.claim?.untilMs ?? 0) - Date.now()).toBeGreaterThan(60_000)
+    await settled(first)
+    expect(receiver.ledger.effects).toHaveLength(1)
+  })
+})
+
 describe('G48: a request that takes longer than anybody thought', () => {
   test('keeps its claim while it is in flight: another client waits for it', async () => {
     const { billing, another, receiver } = setUp({ receiver: { faults: [delay(29_000, { attempt: 1 })] } })
