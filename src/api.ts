@@ -88,6 +88,8 @@ export interface EntriesFilter {
   readonly kind?: string | undefined
   readonly operationId?: string | undefined
   readonly states?: readonly EntryState[] | undefined
+  /** `true`: only those in which a word contradicts another, whatever their state. */
+  readonly contradicted?: boolean | undefined
 }
 
 /** What the journal holds of one revision, without the body. */

@@ -43,13 +43,14 @@ import {
   NotFoundError,
 } from './errors.ts'
 import { Events, tell } from './events.ts'
-import { isConcluded, readCall, readEvidence, readFilter, readRef } from './input.ts'
+import { readCall, readEvidence, readFilter, readRef } from './input.ts'
 import { advance, glimpseOf, isDeliverable, windowEndsAtMs } from './model/entry.ts'
 import type { JournalEntry } from './model/entry.ts'
 import { defineWrite } from './model/operation.ts'
 import type { AnyWriteDefinition } from './model/operation.ts'
 import { outcomeOf, queuedOf } from './model/outcome.ts'
 import type { Outcome, Queued } from './model/outcome.ts'
+import { standingOf } from './model/verdict.ts'
 import type { Receipt } from './model/verdict.ts'
 import { readMs, readOptions, refuseShortWindow, refuseUnknownOptions } from './options.ts'
 import type { BillingClientOptions } from './options.ts'
@@ -80,7 +81,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     definitions: new Map(settings.writes.map((write) => [write.kind, write])),
     deliveries: new Map(),
     openings: new Map(),
-    pace: { isRunning: false, exponent: 0, wake: () => {} },
+    pace: { running: 0, exponent: 0, wake: () => {} },
     closing: closing.signal,
   }
   /** Openings under way by name, so that two calls in one tick become one entry and one delivery. */
@@ -259,14 +260,16 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
   }
 
   async function* entries(filter: EntriesFilter = {}): AsyncGenerator<EntryView> {
-    const { kind, operationId, states } = readFilter(filter)
+    const { contradicted, kind, operationId, states } = readFilter(filter)
     let after: string | undefined
     do {
       const cursor = after
       const page = await read(() =>
         store.list({ endpoint: settings.endpoint, scope: settings.scope, kind, operationId, states }, 100, cursor),
       )
-      for (const entry of page.entries) yield viewOf(entry)
+      for (const entry of page.entries) {
+        if (contradicted === undefined || contradicted === (entry.contradiction !== null)) yield viewOf(entry)
+      }
       if (page.unreadable > 0) {
         context.events.emit({ type: 'left-alone', why: 'unreadable', count: page.unreadable, atMs: runtime.nowMs() })
       }
@@ -341,7 +344,8 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
       if (!lookUp) return await lookUpByDialect(context, entry)
       const result = await lookUp(viewOf(entry))
       // Made and not concluded is what the journal knows already.
-      if (result.found === 'applied' && !isConcluded(result.receipt)) return { found: 'unclear' }
+      const standing = result.found === 'applied' ? standingOf(result.receipt) : undefined
+      if (standing === 'processing' || standing === 'requires_action') return { found: 'unclear' }
       return result.found === 'unclear' ? result : readEvidence(context, entry, { source: 'look-up', ...result })
     }
     return await runReconcile(context, look, (progress) => onProgress && tell(onProgress, progress), signal)

@@ -18,7 +18,7 @@ import type { EvidenceRefusal } from './model/judgement.ts'
 import type { Progress, Rejection } from './model/verdict.ts'
 
 /** What every event about an entry says. */
-interface AboutEntry {
+export interface AboutEntry {
   /** The idempotency key: the name of the entry towards support and in logs. */
   readonly key: string
   readonly kind: string

@@ -50,7 +50,7 @@ export type { NotAccepted, Progress, Receipt, Rejection } from './model/verdict.
 export { defineWrite } from './model/operation.ts'
 export type { AnyWriteDefinition, EncodedBody, WriteDefinition } from './model/operation.ts'
 export { randomOperationId } from './model/key.ts'
-export type { IdempotencyKey, OperationId } from './model/key.ts'
+export type { IdempotencyKey, KeyLimits, OperationId } from './model/key.ts'
 
 export { standard } from './dialects/standard.ts'
 export type { StandardLookUp, StandardOptions } from './dialects/standard.ts'
@@ -59,7 +59,7 @@ export { forgetfulJournal } from './stores/memory.ts'
 export type { PruneSummary } from './engine/prune.ts'
 export type { ReconcileProgress, ReconcileSummary } from './engine/reconcile.ts'
 export type { ResumeProgress, ResumeSummary } from './engine/resume.ts'
-export type { BillingEvent, Listener, StateReason } from './events.ts'
+export type { AboutEntry, BillingEvent, Listener, StateReason } from './events.ts'
 export {
   AmbiguousReferenceError,
   BillingError,
@@ -74,6 +74,13 @@ export {
   OperationConflictError,
   RevisionRefusedError,
 } from './errors.ts'
+export type {
+  BillingErrorDetails,
+  EvidenceRefusedDetails,
+  JournalUnavailableDetails,
+  OperationConflictDetails,
+  RevisionRefusedDetails,
+} from './errors.ts'
 export type { AnyBillingError, EntryGlimpse, JournalFault, RevisionRefusal } from './errors.ts'
 
 /** For those who write a journal or a dialect of their own. */
@@ -82,16 +89,23 @@ export type { Asked, Dialect, DialectLookUp } from './dialects/dialect.ts'
 export type { Evidence, EvidenceRecord, EvidenceSource, Finding } from './model/evidence.ts'
 export type { EvidenceRefusal, LookUpRules } from './model/judgement.ts'
 export type {
+  AcceptedEntry,
   Attempt,
   AttemptResult,
+  CanceledEntry,
   Claim,
   Contradiction,
   EntryState,
   HoldReason,
   JournalEntry,
+  PendingEntry,
   PendingReason,
+  RejectedEntry,
+  SendingEntry,
   SendingReason,
+  SucceededEntry,
+  UnknownEntry,
   UnknownReason,
 } from './model/entry.ts'
-export type { HttpReply, Reply, Verdict } from './model/verdict.ts'
+export type { HttpReply, LostReply, Reply, Unclear, Verdict } from './model/verdict.ts'
 export type { Fingerprint, JsonObject, JsonValue } from './model/canonical.ts'

@@ -13,6 +13,7 @@ import type { Evidence, EvidenceSource } from './model/evidence.ts'
 import { readIdempotencyKey, readName, readOperationId } from './model/key.ts'
 import { readOperation, readReceipt } from './model/operation.ts'
 import type { AnyWriteDefinition } from './model/operation.ts'
+import { standingOf } from './model/verdict.ts'
 import type { Receipt, Rejection } from './model/verdict.ts'
 import { readMs, refuseUnknownOptions } from './options.ts'
 
@@ -138,19 +139,20 @@ function readGivenReceipt(context: Context, entry: JournalEntry, given: object):
   }
   if (!receipt)
     throw new InvalidInputError('receipt', `The receipt is not one of a ${entry.kind}; it needs an id at least.`)
-  if (!isConcluded(receipt)) {
+  const standing = standingOf(receipt)
+  if (standing === 'not-applied') {
     throw new InvalidInputError(
       'receipt',
-      `The receipt says ${receipt.status ?? ''}: it is not concluded, so it is no evidence yet.`,
+      `The receipt says ${receipt.status ?? ''}; say found: 'not-applied' if that is its end.`,
+    )
+  }
+  if (standing !== 'applied') {
+    throw new InvalidInputError(
+      'receipt',
+      `The receipt says ${standing}: it is not concluded, so it is no evidence yet.`,
     )
   }
   return receipt
-}
-
-/** Whether what a receipt says is the end of it. */
-export function isConcluded(receipt: object): boolean {
-  const status: unknown = 'status' in receipt ? receipt.status : undefined
-  return status !== 'processing' && status !== 'requires_action'
 }
 
 function readSource(given: EvidenceInput): EvidenceSource {
@@ -183,7 +185,7 @@ export function readRef(ref: OperationRef): OperationRef {
  * @throws {InvalidInputError} naming it
  */
 export function readFilter(filter: EntriesFilter): EntriesFilter {
-  refuseUnknownOptions(filter, ['kind', 'operationId', 'states'], '')
+  refuseUnknownOptions(filter, ['contradicted', 'kind', 'operationId', 'states'], '')
   const stray = filter.states?.find((state) => !ENTRY_STATES.includes(state))
   if (stray !== undefined) throw new InvalidInputError('states', `${String(stray)} is not a state of an entry.`)
   return filter

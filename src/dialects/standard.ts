@@ -9,8 +9,8 @@ import type { JsonObject } from '../model/canonical.ts'
 import { readHeaders } from '../model/headers.ts'
 import { echoes, encodeJson, readPath } from '../model/operation.ts'
 import type { AnyWriteDefinition } from '../model/operation.ts'
-import { isMarkedReplay, retryAfterMsOf } from '../model/verdict.ts'
-import type { HttpReply, NotAccepted, Progress, Rejection, Verdict } from '../model/verdict.ts'
+import { isMarkedReplay, retryAfterMsOf, standingOf } from '../model/verdict.ts'
+import type { HttpReply, NotAccepted, Rejection, Verdict } from '../model/verdict.ts'
 import type { Asked, Dialect, DialectLookUp } from './dialect.ts'
 
 export interface StandardOptions {
@@ -121,8 +121,9 @@ function lookUpOf({ path, misses = 3, delayMs = 3_600_000 }: StandardLookUp): Di
       const json = readJsonBody(reply)
       if (reply.status === 404 && readError(reply)) return { found: 'nothing', conclusive: false }
       const receipt = reply.status === 200 && json ? readSafely(asked.definition, json) : undefined
-      if (!receipt || PROGRESS.some((word) => word === receipt.status)) return { found: 'unclear' }
-      if (!NOT_APPLIED.includes(receipt.status ?? '')) return { found: 'applied', receipt }
+      const standing = receipt && standingOf(receipt)
+      if (!receipt || standing === 'processing' || standing === 'requires_action') return { found: 'unclear' }
+      if (standing === 'applied') return { found: 'applied', receipt }
       const rejection: Rejection = {
         kind: 'not-applied',
         code: receipt.status ?? '',
@@ -133,9 +134,6 @@ function lookUpOf({ path, misses = 3, delayMs = 3_600_000 }: StandardLookUp): Di
     },
   }
 }
-
-/** Words for a write that ended without effect. */
-const NOT_APPLIED: readonly string[] = ['failed', 'declined', 'canceled', 'cancelled', 'voided']
 
 /** What a reply means; the order of the rows is the order of the checks. */
 function classify(reply: HttpReply, asked: Asked, recordedRefusals: readonly number[]): Verdict {
@@ -183,14 +181,13 @@ function readSuccess(reply: HttpReply, asked: Asked): Verdict {
   // 202 and "processing" without an id promise nothing that could be looked up later.
   const receipt = json && readSafely(asked.definition, json)
   if (!receipt || reply.status === 202) return unclear('not-a-receipt', reply)
-  if (!echoes(asked.expected, receipt)) return { kind: 'receipt-differs', receipt }
-  const progress = PROGRESS.find((word) => word === receipt.status)
-  if (!progress) return { kind: 'succeeded', receipt }
+  const standing = standingOf(receipt)
+  // One that says it failed is no success, and no refusal of this request either: somebody has to look.
+  if (!echoes(asked.expected, receipt) || standing === 'not-applied') return { kind: 'receipt-differs', receipt }
+  if (standing === 'applied') return { kind: 'succeeded', receipt }
   const nextAction = json['nextAction']
-  return { kind: 'accepted', receipt, progress, ...(nextAction === undefined ? {} : { nextAction }) }
+  return { kind: 'accepted', receipt, progress: standing, ...(nextAction === undefined ? {} : { nextAction }) }
 }
-
-const PROGRESS: readonly Progress[] = ['requires_action', 'processing']
 
 /** A definition of a user's own may throw on a shape it did not expect: then it is not a receipt, and nothing worse. */
 function readSafely(definition: AnyWriteDefinition, json: JsonObject): ReturnType<AnyWriteDefinition['readReceipt']> {

@@ -7,8 +7,9 @@
  * above zero one entry at a time is sent, the one whose last attempt is longest ago, and the next waits a random time that
  * doubles with the exponent. So one entry that always fails holds up nobody, and a hundred ask no more often than one.
  */
-import { isDeliverable, isInDoubt } from '../model/entry.ts'
+import { isClaimedByOther, isDeliverable, isInDoubt } from '../model/entry.ts'
 import type { DeliverableEntry } from '../model/entry.ts'
+import { holderOf } from './claim.ts'
 import { guarded } from './context.ts'
 import type { Context } from './context.ts'
 import { deliver, endOf } from './deliver.ts'
@@ -48,10 +49,10 @@ export function startBackground(context: Context): () => void {
     isEager = true
     wake.abort()
   })
-  pace.isRunning = true
+  pace.running += 1
   pace.wake = () => wake.abort()
   const stop = (): void => {
-    pace.isRunning = false
+    if (!stopped.signal.aborted) pace.running -= 1
     stopListening()
     context.closing.removeEventListener('abort', stop)
     stopped.abort()
@@ -127,10 +128,10 @@ async function lookAtOne(context: Context, isDue: IsDue, signal: AbortSignal): P
 export async function deliverFirst(context: Context, entry: DeliverableEntry, budget: Budget): Promise<void> {
   const { pace } = context
   if (context.closing.aborted) return
-  if (pace.isRunning && pace.exponent > 0) return pace.wake()
+  if (pace.running > 0 && pace.exponent > 0) return pace.wake()
   try {
-    const delivered = await deliver(context, entry).join(pace.isRunning ? ONE_ATTEMPT : budget)
-    if (!pace.isRunning || !isDeliverable(delivered.entry)) return
+    const delivered = await deliver(context, entry).join(pace.running > 0 ? ONE_ATTEMPT : budget)
+    if (pace.running === 0 || !isDeliverable(delivered.entry)) return
     if (delivered.attemptsMade > 0) pace.exponent = Math.max(1, pace.exponent)
     pace.wake()
   } catch {
@@ -153,7 +154,7 @@ async function longestAgo(
     const cursor = after
     const page = await guarded(context, 'list', () => context.store.listDeliverable({ endpoint, scope }, 256, cursor))
     for (const entry of page.entries) {
-      if (!isDeliverable(entry) || !context.definitions.has(entry.kind)) continue
+      if (!isDeliverable(entry) || !context.definitions.has(entry.kind) || (await isAtWork(context, entry))) continue
       if (!isDue(entry)) {
         nextAtMs = Math.min(nextAtMs ?? Infinity, nextLookAtMs(entry))
         continue
@@ -165,4 +166,11 @@ async function longestAgo(
     after = page.next
   } while (after !== undefined)
   return { entry: best, nextAtMs }
+}
+
+/** Whether another process or tab, which lives, works on it; then its turn is another's. */
+async function isAtWork(context: Context, entry: DeliverableEntry): Promise<boolean> {
+  const { claim } = entry
+  if (!claim || !isClaimedByOther(entry, context.owner(), context.runtime.nowMs())) return false
+  return !(await guarded(context, 'read', () => context.store.isGone(holderOf(claim))))
 }

@@ -43,8 +43,8 @@ export interface Opening {
 }
 
 export interface Pace {
-  /** Whether background delivery runs and takes up what is left to it. */
-  isRunning: boolean
+  /** How many background deliveries run, to take up what is left to them. */
+  running: number
   /** Above zero while the receiver fails: then one entry at a time is sent. */
   exponent: number
   /** Has background delivery look again. */

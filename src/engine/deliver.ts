@@ -15,12 +15,14 @@ import {
   glimpseOf,
   isClaimedByOther,
   isDeliverable,
+  isInDoubt,
   isPastSendBefore,
   isTooLate,
   isWindowOver,
+  quietAtMs,
   windowEndsAtMs,
 } from '../model/entry.ts'
-import type { DeliverableEntry, EntryEvent, HoldReason, JournalEntry } from '../model/entry.ts'
+import type { DeliverableEntry, EntryEvent, HoldReason, JournalEntry, Timing } from '../model/entry.ts'
 import type { AnyWriteDefinition } from '../model/operation.ts'
 import { factsOf } from '../model/verdict.ts'
 import type { Reply, ReplyFacts, Verdict } from '../model/verdict.ts'
@@ -286,7 +288,8 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
       await isStopped()
       return false
     }
-    await recordReply(number, reply, verdictOf(reply, dialect, definition, of), runtime.monotonicMs() - beganAtMs)
+    const verdict = asFarAsProven(verdictOf(reply, dialect, definition, of), dialect, of, runtime.nowMs())
+    await recordReply(number, reply, verdict, runtime.monotonicMs() - beganAtMs)
     return true
   }
 
@@ -294,12 +297,16 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
     const facts = factsOf(reply)
     const stepAfter = (after: JournalEntry): Step =>
       nextStep({ entry: after, verdict, facts, attemptsMade, nowMs: runtime.nowMs() }, policy, runtime.random)
+    // A key that was freed is not asked again while an earlier attempt may still find it free.
+    const quietMs = quietAtMs(entry, number)
+    const isKept = dialectOf(context, entry)?.keepsRejections(entry.kind) ?? true
+    const isFreed = verdict.kind === 'refused' && !isKept && isInDoubt(entry, number)
     const eventOf = (next: Step, goesOn: boolean): EntryEvent => ({
       kind: 'replied',
       attempt: number,
       verdict,
       facts,
-      timing: goesOn ? next.next : next.parked,
+      timing: goesOn ? next.next : isFreed ? notBefore(next.parked, quietMs) : next.parked,
       claim: goesOn ? claimUntil(context, entry, next.next.nextAttemptAtMs) : null,
     })
     // What follows depends on the entry after the verdict, and both are written down together.
@@ -469,6 +476,21 @@ function verdictOf(reply: Reply, dialect: Dialect, definition: AnyWriteDefinitio
   } catch {
     return { kind: 'unclear', why: 'not-a-receipt' }
   }
+}
+
+/**
+ * A receiver that frees the key on a refusal speaks only for the attempt it refused: one that is still on its way finds the
+ * key free, and works. So its refusal speaks for all only when none can be on its way any more.
+ */
+function asFarAsProven(verdict: Verdict, dialect: Dialect, of: JournalEntry, nowMs: number): Verdict {
+  if (verdict.kind !== 'refused' || dialect.keepsRejections(of.kind) || nowMs >= quietAtMs(of, of.attemptsBegun)) {
+    return verdict
+  }
+  return { ...verdict, rejection: { ...verdict.rejection, behindKey: false } }
+}
+
+function notBefore(timing: Timing, atMs: number): Timing {
+  return { nextAttemptAtMs: Math.max(timing.nextAttemptAtMs, atMs), notBeforeMs: Math.max(timing.notBeforeMs, atMs) }
 }
 
 function isKeepable(verdict: Verdict): boolean {

@@ -6,7 +6,7 @@ import type { Dialect } from '../dialects/dialect.ts'
 import { OperationConflictError, RevisionRefusedError } from '../errors.ts'
 import { advance, glimpseOf, isDeliverable, isHoldReason, newEntry } from '../model/entry.ts'
 import type { DeliverableEntry, EntryDraft, EntryEvent, JournalEntry } from '../model/entry.ts'
-import { keyOf } from '../model/key.ts'
+import { keyOf, sameName } from '../model/key.ts'
 import type { IdempotencyKey, OperationId, OperationName } from '../model/key.ts'
 import { openingOf } from '../model/opening.ts'
 import type { Opening, Wanted } from '../model/opening.ts'
@@ -126,6 +126,8 @@ export async function openNextRevision(
   despiteUnrecordedRefusal: boolean,
 ): Promise<Opened> {
   const { runtime, store, settings } = context
+  /** Entries of other names that hold the key of the next revision. */
+  let others: readonly JournalEntry[] = []
   for (;;) {
     const all = await guarded(context, 'read', () => store.history(of))
     const revisions = all.filter((entry) => entry.subject === of.subject)
@@ -134,10 +136,19 @@ export async function openNextRevision(
       .toSorted((one, other) => one.revision - other.revision)
       .at(-1)
     const dialect = latest && dialectOf(context, latest)
-    if (latest?.state !== 'rejected' || latest.contradiction || latest.request.body === null || !dialect) {
+    // Opened by somebody else at the same time: theirs is the one.
+    if (latest && latest.revision === of.revision + 1 && isDeliverable(latest))
+      return { kind: 'deliver', entry: latest, prepared: {} }
+    if (
+      latest?.state !== 'rejected' ||
+      latest.revision > of.revision ||
+      latest.contradiction ||
+      latest.request.body === null ||
+      !dialect
+    ) {
       const why =
         latest?.state === 'rejected'
-          ? 'its body or its dialect is no longer there, or a word contradicts it'
+          ? 'a later revision has followed already, its body or its dialect is no longer there, or a word contradicts it'
           : 'it is not rejected'
       throw new RevisionRefusedError(
         `Operation ${of.operationId} (${of.kind}, key ${of.key}) cannot be tried again from the journal: ${why}.`,
@@ -148,7 +159,7 @@ export async function openNextRevision(
     const keepsRejections = dialect.keepsRejections(latest.kind)
     const nowMs = runtime.nowMs()
     // Asks the rules of revisions, as a call with `revision` would.
-    const opening = decide(context, revisions, {
+    const opening = decide(context, [...revisions, ...others], {
       ...latest,
       revision,
       idempotencyKey: undefined,
@@ -164,7 +175,8 @@ export async function openNextRevision(
       emitChange(context, undefined, entry)
       return { kind: 'deliver', entry, prepared: {} }
     }
-    // Somebody else opened one meanwhile: the rules decide again.
+    // Somebody else opened one meanwhile, or holds its key: the rules decide again.
+    others = result.inserted ? [] : result.found.filter((entry) => !sameName(entry, of))
   }
 }
 

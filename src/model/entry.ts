@@ -268,6 +268,20 @@ export function isInDoubt(entry: JournalEntry, exceptAttempt?: number): boolean 
   return entry.attempts.some((attempt) => attempt.number !== exceptAttempt && !isCertainlyNotDone(attempt))
 }
 
+/**
+ * When nothing of the other attempts can be on its way any more, in wall time: the last of those without a conclusive reply
+ * began, and the receiver's longest request is over. 0 if there is none.
+ */
+export function quietAtMs(entry: JournalEntry, exceptAttempt: number): number {
+  const mayBeUnderWay = (attempt: Attempt): boolean =>
+    attempt.result === undefined ||
+    attempt.result === 'unrecorded' ||
+    attempt.result === 'unclear' ||
+    attempt.result === 'busy'
+  const last = entry.attempts.findLast((attempt) => attempt.number !== exceptAttempt && mayBeUnderWay(attempt))
+  return last === undefined ? 0 : last.beganAtMs + entry.longestRequestMs
+}
+
 /** Whether someone else works on it, as far as its lease says; whether that one still lives is the store's to tell. */
 export function isClaimedByOther(entry: JournalEntry, owner: string, nowMs: number): boolean {
   return entry.claim !== null && entry.claim.owner !== owner && entry.claim.untilMs > nowMs

@@ -61,6 +61,18 @@ export interface Rejection {
 
 export type Progress = 'requires_action' | 'processing'
 
+const PROGRESS: readonly string[] = ['requires_action', 'processing'] satisfies Progress[]
+/** Words for a write that ended without effect. */
+const WITHOUT_EFFECT: readonly string[] = ['failed', 'declined', 'canceled', 'cancelled', 'voided']
+
+/** What the status of a receipt says: made and not concluded, ended without effect, or (also without a status) applied. */
+export function standingOf(receipt: object): Progress | 'not-applied' | 'applied' {
+  const status: unknown = 'status' in receipt ? receipt.status : undefined
+  if (typeof status !== 'string') return 'applied'
+  if (PROGRESS.includes(status)) return status as Progress
+  return WITHOUT_EFFECT.includes(status) ? 'not-applied' : 'applied'
+}
+
 /** Why a receiver did not take an attempt up at all. */
 export type NotAccepted = 'unauthorized' | 'rate-limited' | 'too-early' | 'misrouted'
 

@@ -17,6 +17,7 @@ export type {
   LedgerRequest,
   LedgerSummary,
   NameOf,
+  OpenRequest,
   RequestFate,
   Sent,
 } from './ledger.ts'
