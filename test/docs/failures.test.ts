@@ -124,6 +124,22 @@ const rows: Readonly<Record<string, Proof>> = {
     expect(receiver.ledger.effects).toHaveLength(1)
   },
 
+  async 'the bank wants the customer to confirm, or the server is still processing'() {
+    for (const [paymentMethod, progress] of [
+      ['pm_requires_action', 'requires_action'],
+      ['pm_processing', 'processing'],
+    ] as const) {
+      const { billing, another, receiver } = setUp()
+      const first = await settled(billing.charge({ ...coffee, paymentMethod }, options))
+      expect(first).toMatchObject({ status: 'accepted', progress })
+      // Another client on the same journal: the page after a reload.
+      const again = await settled(another().charge({ ...coffee, paymentMethod }, options))
+      expect(again).toEqual({ ...first, source: 'journal' })
+      expect(await settled(another().resume())).toMatchObject({ total: 0, needEvidence: { accepted: 1 } })
+      expect(receiver.ledger.requests).toHaveLength(1)
+    }
+  },
+
   async 'another 4xx with an error in JSON'() {
     const refusal = { body: { error: { code: 'amount_too_small' } } }
     const { outcome } = await chargeWith(status(400, refusal))
@@ -233,7 +249,12 @@ const rows: Readonly<Record<string, Proof>> = {
     expect(receiver.ledger.effects).toHaveLength(1)
   },
 
-  async 'HTML or an empty body with 200 (captive portal, gateway), a redirect'() {
+  async '202, or HTML, nothing or no receipt with 200 (captive portal, gateway), a redirect'() {
+    await expectRetried(
+      3,
+      status(202, { attempt: 1, body: { id: 'ch_x' } }),
+      status(200, { attempt: 2, body: { ok: true } }),
+    )
     await expectRetried(
       4,
       interceptionPage({ attempt: 1 }),
@@ -244,8 +265,8 @@ const rows: Readonly<Record<string, Proof>> = {
     expect(outcome).toMatchObject({ status: 'deferred', reason: 'misrouted', attempts: 1 })
   },
 
-  async 'the receipt is for another amount or currency'() {
-    for (const fields of [{ amount: 1 }, { currency: 'usd' }]) {
+  async 'the receipt is for another amount or currency, or says that it failed'() {
+    for (const fields of [{ amount: 1 }, { currency: 'usd' }, { status: 'failed' }]) {
       const { outcome } = await chargeWith(wrongReceipt({ fields }))
       expect(outcome).toMatchObject({
         status: 'unknown',
