@@ -533,15 +533,28 @@ export function sqliteWorker(): void {
 
     /** A WAL whose header is broken is one that SQLite takes for empty, with all that was acknowledged in it. */
     assertWal(): void {
-      const stat = fs.statSync(`${path}-wal`, { throwIfNoEntry: false })
-      // The header alone is not yet a commit.
-      if (stat === undefined || stat.size <= 32) return
-      const wal = fs.openSync(`${path}-wal`, 'r')
+      // Other processes may be making, resetting or deleting it at this moment; what is broken stays broken.
+      for (let look = 0; look < 20; look++) {
+        if (w.isWalUsable()) return
+        w.pause()
+      }
+      throw w.damaged('its WAL has no valid header')
+    },
+
+    isWalUsable(): boolean {
+      let wal: number
       try {
+        wal = fs.openSync(`${path}-wal`, 'r')
+      } catch (error) {
+        if ((error as Failure).code === 'ENOENT') return true
+        throw error
+      }
+      try {
+        // Of the file that was opened, which need not be the one that has the name by now. The header alone is no commit.
+        if (fs.fstatSync(wal).size <= 32) return true
         const head = Buffer.alloc(4)
-        fs.readSync(wal, head, 0, 4, 0)
         // SQLite file format, 4.1: the last bit tells the byte order of the checksums.
-        if (head.readUInt32BE(0) >>> 1 !== 0x377f0682 >>> 1) throw w.damaged('its WAL has no valid header')
+        return fs.readSync(wal, head, 0, 4, 0) === 4 && head.readUInt32BE(0) >>> 1 === 0x377f0682 >>> 1
       } finally {
         fs.closeSync(wal)
       }

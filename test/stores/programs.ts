@@ -20,12 +20,22 @@ const FLAGS = [
   ...(process.features.typescript ? [] : ['--experimental-strip-types']),
 ]
 
+const running = new Set<() => void>()
+
+/** Ends what a test that failed left behind; one that waits at a barrier would do so for ever. */
+export function endPrograms(): void {
+  for (const kill of running) kill()
+}
+
 export function startProgram(args: readonly (string | number)[], options: { readonly uid?: number } = {}): Program {
   const file = join(import.meta.dirname, 'programs', 'journal.ts')
   const child = spawn(process.execPath, [...FLAGS, file, ...args.map(String)], {
     ...options,
     stdio: ['ignore', 'pipe', 'pipe'],
   })
+  const kill = (): void => void child.kill('SIGKILL')
+  running.add(kill)
+  child.on('close', () => running.delete(kill))
   const lines: unknown[] = []
   const waiting: { readonly count: number; readonly resolve: () => void }[] = []
   let rest = ''
@@ -51,7 +61,7 @@ export function startProgram(args: readonly (string | number)[], options: { read
         else waiting.push({ count, resolve })
         void ended.then((end) => reject(new Error(`It ended after ${lines.length} lines: ${JSON.stringify(end)}`)))
       }),
-    kill: () => child.kill('SIGKILL'),
+    kill,
     ended,
   }
 }

@@ -8,7 +8,7 @@ import type { JournalEntry } from '../../src/model/entry.ts'
 import { sqliteJournal } from '../../src/stores/sqlite.ts'
 import type { JournalStore } from '../../src/stores/store.ts'
 import { sampleEntry } from '../../src/testing/store-suite.ts'
-import { startProgram } from './programs.ts'
+import { endPrograms, startProgram } from './programs.ts'
 
 // Disks and processes are slow on a machine that is busy; that is not what is tested.
 vi.setConfig({ testTimeout: 120_000, hookTimeout: 60_000 })
@@ -19,7 +19,10 @@ beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'billonce-'))
   path = join(folder, 'journal.sqlite')
 })
-afterEach(() => rmSync(folder, { recursive: true }))
+afterEach(() => {
+  endPrograms()
+  rmSync(folder, { recursive: true, force: true, maxRetries: 5 })
+})
 
 const peaceful = { code: 0, signal: null, trouble: '' }
 
@@ -83,6 +86,12 @@ test('G52: sixteen processes open a journal that does not exist yet at the same 
     expect(await opened(everything)).toHaveLength(16)
   }
   expect(await Promise.all(programs.map(({ ended }) => ended))).toEqual(programs.map(() => peaceful))
+})
+
+test('G52: processes that open a journal while others open and close it, and its WAL comes and goes', async () => {
+  const programs = Array.from({ length: 2 }, (_, index) => startProgram(['reopen', path, 150, `p${index}`]))
+  expect(await Promise.all(programs.map(({ ended }) => ended))).toEqual(programs.map(() => peaceful))
+  expect(await opened(everything)).toHaveLength(2 * 150)
 })
 
 test('G52: processes that die while they create a journal leave one that opens, or none', async () => {

@@ -19,6 +19,7 @@ function named(index: number, state: JournalEntry['state'] = 'sending', version 
   return sampleEntry({ operationId: `${name}-${index}`, state, version })
 }
 
+const SLEEP = new Int32Array(new SharedArrayBuffer(4))
 const journal = sqliteJournal({ path })
 
 async function run(): Promise<void> {
@@ -63,11 +64,21 @@ async function run(): Promise<void> {
     case 'open': {
       tell('ready')
       for (let round = 0; round < count; round++) {
-        while (!existsSync(join(path, `go-${round}`)));
+        // A short sleep and no hot loop: sixteen of those would leave nothing for whoever opens the barrier.
+        while (!existsSync(join(path, `go-${round}`))) Atomics.wait(SLEEP, 0, 0, 0.2)
         const store = sqliteJournal({ path: join(path, `round-${round}`, 'journal.sqlite') })
         const { inserted } = await store.insert(named(round), [])
         await store.close()
         tell({ round, inserted })
+      }
+      break
+    }
+    // Opens the journal, writes one entry and closes it again, so many times.
+    case 'reopen': {
+      for (let round = 0; round < count; round++) {
+        const store = sqliteJournal({ path })
+        await store.insert(named(round), [])
+        await store.close()
       }
       break
     }
