@@ -31,7 +31,8 @@ export interface StandardOptions {
   readonly headers?: Readonly<Record<string, string>> | undefined
   /**
    * Statuses whose refusals come from behind the receiver's key layer, by kind: a refusal with one of them, with a JSON
-   * error, is believed also after an ambiguous attempt. Default, and for kinds that are not named, `{ charge: [402] }`.
+   * error, is believed also after an ambiguous attempt. Default `{ charge: [402] }`, and
+   * that stays for charges unless they are named.
    */
   readonly recordedRefusals?: Readonly<Record<string, readonly number[]>> | undefined
   /** Whether the receiver keeps a rejection under its key. Default `true`. */

@@ -49,11 +49,6 @@ export interface Pass {
 
 const PAGE = 64
 
-/**
- * Makes one pass.
- *
- * @throws {JournalUnavailableError} the journal could not be listed
- */
 /** What a pass tells background delivery beside its summary. */
 export interface PassResult extends ResumeSummary {
   readonly nextAttemptAtMs: number | undefined
@@ -61,6 +56,11 @@ export interface PassResult extends ResumeSummary {
   readonly failures: number
 }
 
+/**
+ * Makes one pass.
+ *
+ * @throws {JournalUnavailableError} the journal could not be listed
+ */
 export async function runPass(context: Context, pass: Pass): Promise<PassResult> {
   const { settings, store, runtime, events } = context
   const counts: Record<EntryState | 'waiting' | 'failed', number> = {
