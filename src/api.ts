@@ -1,6 +1,7 @@
 /**
  * What a client offers: the calls, their options, and what they give back. Types only; client.ts makes one.
  */
+import type { JournalHealth } from './engine/health.ts'
 import type { PruneSummary } from './engine/prune.ts'
 import type { ReconcileProgress, ReconcileSummary } from './engine/reconcile.ts'
 import type { ResumeProgress, ResumeSummary } from './engine/resume.ts'
@@ -232,6 +233,12 @@ export interface BillingClient {
    * usage. Nothing that is open goes.
    */
   prune(options?: { readonly onProgress?: ((done: number) => void) | undefined }): Promise<PruneSummary>
+  /**
+   * A report for a status page, a support form or a worker's health check: whether the journal can be read, whether it lasts,
+   * how much is open and since when. Reads only what is open, asks the user for nothing, and does not reject when the
+   * journal cannot be read: the report says so. That it can be written is known only after a write.
+   */
+  journalHealth(): Promise<JournalHealth>
   /** Typed events of every transition and attempt; returns a function that ends it. A listener that throws changes nothing. */
   subscribe(listener: Listener): () => void
   /**

@@ -20,6 +20,7 @@ import { emitChange, guarded } from './engine/context.ts'
 import type { Context } from './engine/context.ts'
 import { abortedError, deliver } from './engine/deliver.ts'
 import type { Delivered, Delivery } from './engine/deliver.ts'
+import { healthOf } from './engine/health.ts'
 import { openEntry, openNextRevision } from './engine/open.ts'
 import type { Call, Opened } from './engine/open.ts'
 import { limiter } from './engine/pool.ts'
@@ -449,6 +450,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     recordEvidence,
     reconcile,
     prune,
+    journalHealth: () => healthOf(context),
     subscribe: (listener) => context.events.subscribe(listener),
     close,
     [Symbol.asyncDispose]: close,

@@ -56,6 +56,7 @@ export { standard } from './dialects/standard.ts'
 export type { StandardLookUp, StandardOptions } from './dialects/standard.ts'
 export { forgetfulJournal } from './stores/memory.ts'
 
+export type { JournalHealth, OpenCounts } from './engine/health.ts'
 export type { PruneSummary } from './engine/prune.ts'
 export type { ReconcileProgress, ReconcileSummary } from './engine/reconcile.ts'
 export type { ResumeProgress, ResumeSummary } from './engine/resume.ts'
@@ -84,7 +85,16 @@ export type {
 export type { AnyBillingError, EntryGlimpse, JournalFault, RevisionRefusal } from './errors.ts'
 
 /** For those who write a journal or a dialect of their own. */
-export type { InsertResult, JournalStore, ListFilter, OpenCount, Page, Seen } from './stores/store.ts'
+export type {
+  InsertResult,
+  JournalStore,
+  ListFilter,
+  OpenCount,
+  Page,
+  Persistence,
+  Seen,
+  StorageReport,
+} from './stores/store.ts'
 export type { Asked, Dialect, DialectLookUp } from './dialects/dialect.ts'
 export type { Evidence, EvidenceRecord, EvidenceSource, Finding } from './model/evidence.ts'
 export type { EvidenceRefusal, LookUpRules } from './model/judgement.ts'
@@ -100,6 +110,7 @@ export type {
   HoldReason,
   JournalEntry,
   KeyWindow,
+  OpenState,
   PendingEntry,
   PendingReason,
   RejectedEntry,

@@ -229,6 +229,9 @@ export const ENTRY_STATES: readonly EntryState[] = [
   'rejected',
   'canceled',
 ]
+/** A state that is not final. */
+export type OpenState = Exclude<EntryState, 'succeeded' | 'rejected' | 'canceled'>
+export const OPEN_STATES: readonly OpenState[] = ['pending', 'sending', 'accepted', 'unknown']
 /** Entries that may still be sent; no other ever is. */
 export type DeliverableEntry = PendingEntry | SendingEntry
 
@@ -243,7 +246,9 @@ export function isFinal(entry: JournalEntry): entry is SucceededEntry | Rejected
   return entry.state === 'succeeded' || entry.state === 'rejected' || entry.state === 'canceled'
 }
 
-export function isOpen(entry: JournalEntry): boolean {
+export function isOpen(
+  entry: JournalEntry,
+): entry is Exclude<JournalEntry, SucceededEntry | RejectedEntry | CanceledEntry> {
   return !isFinal(entry)
 }
 

@@ -1,7 +1,9 @@
 /**
  * Who holds a claim in a browser, and whether that one still lives: a page or worker has a random name, and a Web Lock of
- * that name as long as it may hold claims. Also the request to keep this site's data, which only the user can grant.
+ * that name as long as it may hold claims. Also what the browser says about keeping this site's data.
  */
+import type { Persistence, StorageReport } from './store.ts'
+
 const OWNER = Symbol.for('billonce.owner')
 const PREFIX = 'billonce:'
 
@@ -75,13 +77,31 @@ export async function isOwnerGone(owner: string): Promise<boolean> {
  * @returns `not-granted` also means: ask again later, for example after a first purchase. Entries may be cleared then, and
  *   the same operation named again still gets the same key.
  */
-export async function requestPersistence(): Promise<'persistent' | 'not-granted' | 'unsupported'> {
-  // Absent without https and in older browsers, whatever the types say.
-  const storage: Partial<StorageManager> | undefined = globalThis.navigator?.storage
-  if (!storage?.persist) return 'unsupported'
+export function requestPersistence(): Promise<Persistence> {
+  return answerOf('persist')
+}
+
+async function answerOf(question: 'persist' | 'persisted'): Promise<Persistence> {
+  const storage = siteStorage()
   try {
-    return (await storage.persist()) ? 'persistent' : 'not-granted'
+    const answer = await storage?.[question]?.()
+    return answer === undefined ? 'unsupported' : answer ? 'persistent' : 'not-granted'
   } catch {
     return 'unsupported'
   }
+}
+
+/** What the browser says about this site's storage, without asking the user for anything. */
+export async function storageReport(): Promise<StorageReport> {
+  const [persistence, estimate] = await Promise.all([
+    answerOf('persisted'),
+    // Some refuse to tell, in private mode for example.
+    Promise.resolve(siteStorage()?.estimate?.()).catch(() => undefined),
+  ])
+  return { persistence, usedBytes: estimate?.usage, quotaBytes: estimate?.quota }
+}
+
+/** Absent, or without some of it, on pages without https and in older browsers, whatever the types say. */
+function siteStorage(): Partial<StorageManager> | undefined {
+  return globalThis.navigator?.storage
 }

@@ -5,17 +5,18 @@
  */
 import { get, promisifyRequest } from 'idb-keyval'
 import { JournalUnavailableError } from '../errors.ts'
-import type { Claim, EntryState, JournalEntry } from '../model/entry.ts'
-import { isDeliverable, isOpen } from '../model/entry.ts'
+import type { Claim, EntryState, JournalEntry, OpenState } from '../model/entry.ts'
+import { isDeliverable, isOpen, OPEN_STATES } from '../model/entry.ts'
 import { sameName } from '../model/key.ts'
 import { decodeEntry, encodeEntry } from './codec.ts'
 import { asUnavailable, bounded, connection, FORGOTTEN, META } from './indexeddb-connection.ts'
 import type { Forgotten, IndexName, Meta } from './indexeddb-connection.ts'
-import { isOwnerGone, ownerLock, ownerOfRealm } from './indexeddb-owner.ts'
+import { isOwnerGone, ownerLock, ownerOfRealm, storageReport } from './indexeddb-owner.ts'
 import { isAsSeen, matches } from './store.ts'
 import type { InsertResult, JournalStore, OpenCount, Page } from './store.ts'
 
 export { requestPersistence } from './indexeddb-owner.ts'
+export type { Persistence } from './store.ts'
 
 export interface IndexedDbOptions {
   /** Name of the database; default `billonce`. */
@@ -166,24 +167,37 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
     return batch
   }
 
-  /** A page of what an index holds under a prefix of its keys. */
+  /**
+   * A page of what an index holds under a prefix of its keys; of `settling` also what waits for evidence in one endpoint and
+   * scope, which is in no index by age: there is little of it, so it is read whole and put in between.
+   */
   async function page(
     index: IndexName,
     prefix: readonly string[],
     limit: number,
     after: string | undefined,
     isWanted: (entry: JournalEntry) => boolean,
+    settling: readonly EntryState[] = [],
   ): Promise<Page> {
     const start: IDBValidKey[] | undefined = after === undefined ? undefined : JSON.parse(after)
     return database.use('readonly', async (store) => {
       const entries: JournalEntry[] = []
       let unreadable = 0
       let last = start
+      const all: Row[][] = await Promise.all(
+        settling.map((state) => promisifyRequest(store.index('open').getAll([...prefix, state]))),
+      )
+      const others = all.flat().filter((row) => !last || isLater(row, last))
       for (;;) {
         // A list sorts behind all strings and numbers, so with an empty one at its end a key is just past all that begin so.
         const range = IDBKeyRange.bound(last ? [...last, []] : prefix, [...prefix, []])
         const rows: Row[] = await promisifyRequest(store.index(index).getAll(range, CHUNK))
-        for (const row of rows) {
+        const isEnd = rows.length < CHUNK
+        const end = rows.at(-1)
+        const between = others.filter(
+          (row) => isEnd || (end && !isLater(row, placeOf(end)) && (!last || isLater(row, last))),
+        )
+        for (const row of between.length > 0 ? [...rows, ...between].toSorted(byPlace) : rows) {
           const entry = readable(row)
           if (!entry) unreadable += 1
           else if (isWanted(entry)) {
@@ -191,9 +205,9 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
               return { entries, unreadable, ...(last ? { next: JSON.stringify(last) } : {}) }
             entries.push(entry)
           }
-          last = [row.endpoint, row.scope, row.namedAtMs, row.key]
+          last = placeOf(row)
         }
-        if (rows.length < CHUNK) return { entries, unreadable }
+        if (isEnd) return { entries, unreadable }
       }
     })
   }
@@ -260,7 +274,7 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
             const cursor = await promisifyRequest(index.openKeyCursor(rest))
             if (!cursor) return counts
             // The keys of this index are made of these three.
-            const [endpoint, scope, state] = cursor.key as [string, string, EntryState]
+            const [endpoint, scope, state] = cursor.key as [string, string, OpenState]
             counts.push({ endpoint, scope, state, count: await promisifyRequest(index.count(cursor.key)) })
             // Past all that were just counted, to the next endpoint, scope or state.
             rest = IDBKeyRange.lowerBound(cursor.key, true)
@@ -269,7 +283,18 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
       ),
     list: (filter, limit, after) =>
       call(() => {
-        const { endpoint, scope } = filter
+        const { endpoint, scope, states } = filter
+        if (
+          endpoint !== undefined &&
+          scope !== undefined &&
+          states?.length &&
+          states.every((state) => (OPEN_STATES as readonly string[]).includes(state))
+        ) {
+          const isWanted = (entry: JournalEntry): boolean => matches(entry, filter)
+          const settling = states.filter((state) => state === 'accepted' || state === 'unknown')
+          // What is final is not read: there may be a lot of it.
+          return page('deliverable', [endpoint, scope], limit, after, isWanted, settling)
+        }
         const prefix = endpoint === undefined ? [] : scope === undefined ? [endpoint] : [endpoint, scope]
         return page('order', prefix, limit, after, (entry) => matches(entry, filter))
       }),
@@ -307,6 +332,7 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
           })
         return Math.max(meta.bornAtMs, forgotten?.latestMs ?? 0)
       }),
+    storage: () => bounded(storageReport(), openTimeoutMs),
     isGone: (owner) => call(() => bounded(isOwnerGone(owner), openTimeoutMs).catch(() => false)),
     close() {
       closing ??= Promise.allSettled(calls).then(() => {
@@ -321,6 +347,19 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
 /** A list of two strings as JSON is unambiguous, and begins with a bracket as the keys of the other records do not. */
 function idOf({ endpoint, key }: Pick<Row, 'endpoint'> & { readonly key: string }): string {
   return JSON.stringify([endpoint, key])
+}
+
+/** Its key in the index that is ordered by age. */
+function placeOf(row: Row): IDBValidKey[] {
+  return [row.endpoint, row.scope, row.namedAtMs, row.key]
+}
+
+function isLater(row: Row, place: IDBValidKey[]): boolean {
+  return indexedDB.cmp(placeOf(row), place) > 0
+}
+
+function byPlace(one: Row, other: Row): number {
+  return indexedDB.cmp(placeOf(one), placeOf(other))
 }
 
 /** Its id and its family; a list of three is none of two. */

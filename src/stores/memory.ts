@@ -108,7 +108,9 @@ export function forgetfulJournal(): JournalStore {
     countOpen: () =>
       call(() => {
         const counts = new Map<string, OpenCount>()
-        for (const { endpoint, scope, state } of entriesOf(open.values())) {
+        for (const entry of entriesOf(open.values())) {
+          if (!isOpen(entry)) continue
+          const { endpoint, scope, state } = entry
           const id = JSON.stringify([endpoint, scope, state])
           counts.set(id, { endpoint, scope, state, count: (counts.get(id)?.count ?? 0) + 1 })
         }

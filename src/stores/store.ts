@@ -6,7 +6,7 @@
  * All methods reject with JournalUnavailableError when they could not do their work; then nothing was changed, or it
  * is not known whether it was (a commit whose answer was lost): calling again is safe, since versions are compared.
  */
-import type { EntryState, JournalEntry } from '../model/entry.ts'
+import type { EntryState, JournalEntry, OpenState } from '../model/entry.ts'
 
 /** Which entries `list` gives; all conditions have to hold. */
 export interface ListFilter {
@@ -20,8 +20,22 @@ export interface ListFilter {
 export interface OpenCount {
   readonly endpoint: string
   readonly scope: string
-  readonly state: EntryState
+  readonly state: OpenState
   readonly count: number
+}
+
+/**
+ * Whether a browser has promised to keep this site's data: `not-granted` means that it may clear it, `unsupported` that it
+ * cannot be asked (no https, an older browser, or a place that is no browser's).
+ */
+export type Persistence = 'persistent' | 'not-granted' | 'unsupported'
+
+export interface StorageReport {
+  readonly persistence: Persistence
+  /** What all data of this site takes, in bytes, as the browser estimates it; `undefined` where it does not tell. */
+  readonly usedBytes: number | undefined
+  /** What all data of this site may take, in bytes, as the browser estimates it; `undefined` where it does not tell. */
+  readonly quotaBytes: number | undefined
 }
 
 /** Where a listing goes on; opaque outside the journal that made it, plain text. */
@@ -89,7 +103,7 @@ export interface JournalStore {
    * the open entries only, not with what is final.
    */
   countOpen(): Promise<readonly OpenCount[]>
-  /** Any entries; may read the whole journal. */
+  /** Any entries; may read the whole journal, unless an endpoint, a scope and open states only are asked for. */
   list(filter: ListFilter, limit: number, after?: Cursor): Promise<Page>
   /**
    * Removes whole operations' entries in one atomic step, if all are there in these versions; otherwise removes none. The
@@ -105,6 +119,8 @@ export interface JournalStore {
   knowsSinceMs(kind: string): Promise<number>
   /** Whether a process or tab (an `owner`, without `#` and number) is certainly gone; `false` where it cannot be told, then its lease decides. */
   isGone(owner: string): Promise<boolean>
+  /** What the place says about itself, without opening the journal; only where there is somebody to ask. */
+  storage?(): Promise<StorageReport>
   /** Lets go of files, handles and threads; open calls settle first. Later calls reject with fault `closed`. */
   close(): Promise<void>
 }

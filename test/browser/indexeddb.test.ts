@@ -4,6 +4,7 @@
  */
 import { requestPersistence } from 'billonce/stores/indexeddb'
 import { describe, expect, onTestFinished, test, vi } from 'vitest'
+import { OPEN_STATES } from '../../src/model/entry.ts'
 import type { JournalEntry } from '../../src/model/entry.ts'
 import type { JournalStore } from '../../src/stores/store.ts'
 import { type Sample, sampleEntry } from '../../src/testing/store-suite.ts'
@@ -37,6 +38,7 @@ const claimed = (journal: JournalStore, sample: Sample = {}): JournalEntry => ({
   ...sampleEntry(sample),
   claim: { owner: `${journal.owner}#1`, fence: 1, untilMs: Date.now() + 60_000 },
 })
+const scopeOf = ({ endpoint, scope }: JournalEntry): { endpoint: string; scope: string } => ({ endpoint, scope })
 const insertAll = (journal: JournalStore, entries: readonly JournalEntry[]): Promise<boolean[]> =>
   Promise.all(entries.map(async (entry) => (await journal.insert(entry, [])).inserted))
 
@@ -499,6 +501,44 @@ describe('listing', () => {
     expect(read.rows).toBe(2_010)
   }, 30_000)
 
+  test('what is open among 2,000 final entries is listed by state, and the final ones are not read', async () => {
+    const journal = openJournal()
+    await insertAll(journal, many(2_000, { state: 'succeeded', operationId: 'final' }))
+    const open = many(12).map((entry, index) => ({
+      ...sampleEntry({ operationId: entry.operationId, state: OPEN_STATES[index % 4] ?? 'pending' }),
+      namedAtMs: entry.namedAtMs,
+    }))
+    await insertAll(journal, open.toReversed())
+    const { endpoint, scope } = first
+    const read = countRows()
+    expect((await journal.list({ endpoint, scope, states: OPEN_STATES }, 100)).entries).toEqual(open)
+    expect((await journal.list({ endpoint, scope, states: OPEN_STATES }, 1)).entries).toEqual(open.slice(0, 1))
+    const settling = open.filter(({ state }) => state === 'accepted' || state === 'unknown')
+    expect((await journal.list({ endpoint, scope, states: ['accepted', 'unknown'] }, 100)).entries).toEqual(settling)
+    expect(read.rows).toBe(3 * 12)
+  }, 30_000)
+
+  test.each([1, 7, 199, 200, 201, 450])(
+    'deliverable entries and those that wait for evidence come once each, in order, in pages of %d',
+    async (limit) => {
+      const journal = openJournal()
+      const entries = many(450).map((entry, index) =>
+        index % 9 === 0 ? { ...sampleEntry({ ...entry, state: 'unknown' }), namedAtMs: entry.namedAtMs } : entry,
+      )
+      await insertAll(journal, entries)
+      const listed: JournalEntry[] = []
+      let after: string | undefined
+      do {
+        const page = await journal.list({ ...scopeOf(first), states: ['pending', 'unknown'] }, limit, after)
+        expect(page.entries.length).toBeLessThanOrEqual(limit)
+        listed.push(...page.entries)
+        after = page.next
+      } while (after !== undefined)
+      expect(listed).toEqual(entries)
+    },
+    30_000,
+  )
+
   test.each([1, 150, 199, 200, 201, 400, 450, 451])(
     '450 entries in pages of %d come once each, in order',
     async (limit) => {
@@ -683,6 +723,29 @@ describe('G44: persistent storage', () => {
   test('where there is nobody to ask, it is unsupported', async () => {
     replaceProperty(navigator, 'storage', { value: undefined })
     expect(await requestPersistence()).toBe('unsupported')
+  })
+
+  test('the report tells what the browser says, and asks the user for nothing', async () => {
+    const persist = vi.fn(() => Promise.resolve(true))
+    const estimate = (): Promise<StorageEstimate> => Promise.resolve({ usage: 10, quota: 1000 })
+    replaceProperty(navigator, 'storage', { value: { persist, persisted: () => Promise.resolve(false), estimate } })
+    const report = { persistence: 'not-granted', usedBytes: 10, quotaBytes: 1000 }
+    expect(await openJournal().storage?.()).toEqual(report)
+    expect(persist).not.toHaveBeenCalled()
+  })
+
+  test('a browser that tells nothing, or refuses to, is reported so', async () => {
+    const unknown = { persistence: 'unsupported', usedBytes: undefined, quotaBytes: undefined }
+    const refuse = (): Promise<never> => Promise.reject(new TypeError('opaque origin'))
+    for (const value of [undefined, {}, { persisted: refuse, estimate: refuse }]) {
+      replaceProperty(navigator, 'storage', { value })
+      expect(await openJournal().storage?.()).toEqual(unknown)
+    }
+  })
+
+  test('the real browser is asked', async () => {
+    const report = await openJournal().storage?.()
+    expect(['persistent', 'not-granted', 'unsupported']).toContain(report?.persistence)
   })
 
   test('the journal does not ask by itself', async () => {
