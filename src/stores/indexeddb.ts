@@ -195,7 +195,7 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
         const isEnd = rows.length < CHUNK
         const end = rows.at(-1)
         const between = others.filter(
-          (row) => isEnd || (end && !isLater(row, placeOf(end)) && (!last || isLater(row, last))),
+          (row) => (!last || isLater(row, last)) && (isEnd || (end && !isLater(row, placeOf(end)))),
         )
         for (const row of between.length > 0 ? [...rows, ...between].toSorted(byPlace) : rows) {
           const entry = readable(row)

@@ -518,7 +518,7 @@ describe('listing', () => {
     expect(read.rows).toBe(3 * 12)
   }, 30_000)
 
-  test.each([1, 7, 199, 200, 201, 450])(
+  test.each([1, 7, 199, 200, 201, 450, 451, 1000])(
     'deliverable entries and those that wait for evidence come once each, in order, in pages of %d',
     async (limit) => {
       const journal = openJournal()
