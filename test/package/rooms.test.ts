@@ -89,6 +89,8 @@ function fault({ from, to, typesOnly }: Arrow): string | undefined {
     case 'opentelemetry':
     case 'diagnostics-channel':
       return typesOnly ? undefined : 'an observer sees events, and takes nothing but types'
+    case 'service-worker':
+      return typesOnly && target === 'api' ? undefined : 'a worker is handed its client, and takes nothing but types'
     case 'testing':
     case 'cli':
       return target === room ? undefined : `${room} imports the package by its public names`
@@ -175,6 +177,8 @@ test.each<[from: string, to: string, typesOnly: boolean, allowed: boolean]>([
   ['opentelemetry.ts', 'api.ts', true, true],
   ['opentelemetry.ts', 'engine/deliver.ts', false, false],
   ['diagnostics-channel.ts', 'events.ts', false, false],
+  ['service-worker.ts', 'api.ts', true, true],
+  ['service-worker.ts', 'client.ts', false, false],
   ['testing/receiver.ts', 'model/key.ts', true, false],
   ['testing/journal-first.ts', 'billonce', false, true],
   ['client.ts', 'left-pad', false, false],

@@ -22,7 +22,7 @@ export interface Bundle {
 /** @param entries name of the file that comes out -> source under the root; those not there are left out */
 export async function bundleForBrowser(
   entries: Record<string, string>,
-  options: { minify?: boolean } = {},
+  options: { minify?: boolean; format?: 'es' | 'iife' } = {},
 ): Promise<Bundle> {
   const builtins: string[] = []
   const input = Object.entries(entries)
@@ -56,7 +56,7 @@ export async function bundleForBrowser(
         input: Object.fromEntries(input),
         // Else a page's build drops the exports of its entries, which nobody seems to use.
         preserveEntrySignatures: 'strict',
-        output: { format: 'es', entryFileNames: '[name].js', chunkFileNames: '[name].js' },
+        output: { format: options.format ?? 'es', entryFileNames: '[name].js', chunkFileNames: '[name].js' },
       },
     },
   })
@@ -73,6 +73,10 @@ let pageBundle: Promise<Bundle> | undefined
 
 /** What {@link openRealBrowser}'s page can import, built once for each test file that asks for it. */
 export function bundleForPage(): Promise<Bundle> {
-  pageBundle ??= bundleForBrowser({ billonce: 'src/index.ts', indexeddb: 'src/stores/indexeddb.ts' })
+  pageBundle ??= bundleForBrowser({
+    billonce: 'src/index.ts',
+    indexeddb: 'src/stores/indexeddb.ts',
+    'service-worker': 'src/service-worker.ts',
+  })
   return pageBundle
 }

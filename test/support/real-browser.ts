@@ -13,6 +13,7 @@ import { SpawnedBrowser } from './spawn-browser.ts'
 export interface Page {
   billonce(): Promise<typeof import('billonce')>
   indexeddb(): Promise<typeof import('billonce/stores/indexeddb')>
+  serviceWorker(): Promise<typeof import('billonce/service-worker')>
 }
 
 /** The wire under one request, for what a `Response` cannot say. */
@@ -48,8 +49,8 @@ interface Command {
 const launchTimeoutMs = 60_000
 
 /** Starts the engine with a fresh profile and waits for its page. `await using` ends it and removes the profile. */
-export async function openRealBrowser(engine: Engine): Promise<RealBrowser> {
-  const browser = new RealBrowser(engine)
+export async function openRealBrowser(engine: Engine, moreArgs: readonly string[] = []): Promise<RealBrowser> {
+  const browser = new RealBrowser(engine, moreArgs)
   try {
     await browser.launch()
     return browser
@@ -80,9 +81,13 @@ export class RealBrowser implements AsyncDisposable {
   #running: Command | undefined
   #lastId = 0
 
-  constructor(engine: Engine) {
+  constructor(engine: Engine, moreArgs: readonly string[] = []) {
     this.#engine = engine
-    this.#process = new SpawnedBrowser(engine)
+    this.#process = new SpawnedBrowser(engine, moreArgs)
+  }
+
+  get profile(): string {
+    return this.#process.profile
   }
 
   /** `http://127.0.0.1:port`, the same for every launch. */
@@ -240,7 +245,11 @@ const pageHtml = `<!doctype html>
 <meta charset="utf-8">
 <title>billonce</title>
 <script type="module">
-const page = { billonce: () => import('/billonce.js'), indexeddb: () => import('/indexeddb.js') }
+const page = {
+  billonce: () => import('/billonce.js'),
+  indexeddb: () => import('/indexeddb.js'),
+  serviceWorker: () => import('/service-worker.js'),
+}
 let report = { hello: true }
 for (;;) {
   const response = await fetch('/next' + location.search, { method: 'POST', body: JSON.stringify(report) })

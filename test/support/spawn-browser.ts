@@ -44,8 +44,11 @@ export class SpawnedBrowser {
   readonly #watcher: ChildProcess
   #child: ChildProcess | undefined
 
-  constructor(engine: Engine) {
+  readonly #moreArgs: readonly string[]
+
+  constructor(engine: Engine, moreArgs: readonly string[] = []) {
     this.engine = engine
+    this.#moreArgs = moreArgs
     this.profile = mkdtempSync(join(tmpdir(), `billonce-${engine}-`))
     if (engine === 'firefox') writeFileSync(join(this.profile, 'user.js'), firefoxPreferences)
     this.#watcher = spawn('sh', ['-c', watcherScript, 'sh', this.profile], {
@@ -65,7 +68,7 @@ export class SpawnedBrowser {
     const { command, args, env } = commandFor(this.engine, this.profile, url)
     const log = openSync(this.#logPath, 'a')
     try {
-      const child = spawn(command, args, {
+      const child = spawn(command, [...this.#moreArgs, ...args], {
         detached: true,
         stdio: ['ignore', 'ignore', log],
         env: { ...process.env, ...env },
