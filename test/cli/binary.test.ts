@@ -1,40 +1,18 @@
 /** The built binary, as it is installed: packed, with nothing beside it but the library's own dependencies. */
 import { spawnSync } from 'node:child_process'
-import { cpSync, existsSync, mkdirSync, readFileSync, statSync, symlinkSync } from 'node:fs'
+import { readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { repositoryRoot } from '../support/bundle.ts'
+import { installPackage } from '../support/installed-package.ts'
 import { billonce, environmentOf, jsonLines, makeJournal, temporaryFolder } from './cli.ts'
 
 const folder = temporaryFolder()
 const installed = folder.file('node_modules/billonce')
 const dependencies = ['ky', 'p-retry', 'idb-keyval', 'uuid']
 
-const step = (command: string, args: readonly string[], cwd: string): void => {
-  const { status, stdout, stderr } = spawnSync(command, args, { cwd, encoding: 'utf8' })
-  if (status !== 0) throw new Error(`${command} ${args.join(' ')}\n${stdout}${stderr}`)
-}
-
 beforeAll(async () => {
-  // In a folder of its own: others may be reading dist.
-  const source = folder.file('source')
-  mkdirSync(source)
-  for (const name of ['src', 'package.json', 'tsconfig.json', 'tsconfig.build.json', 'LICENSE', 'README.md']) {
-    cpSync(join(repositoryRoot, name), join(source, name), { recursive: true })
-  }
-  mkdirSync(join(source, '.ci'))
-  cpSync(join(repositoryRoot, '.ci/bundle-cli.mjs'), join(source, '.ci/bundle-cli.mjs'))
-  symlinkSync(join(repositoryRoot, 'node_modules'), join(source, 'node_modules'))
-  step(process.execPath, ['node_modules/.bin/tsc', '-p', 'tsconfig.build.json'], source)
-  step(process.execPath, ['.ci/bundle-cli.mjs'], source)
-  step('npm', ['pack', '--silent', '--ignore-scripts', '--pack-destination', folder.path], source)
-  mkdirSync(installed, { recursive: true })
-  const { version } = JSON.parse(readFileSync(join(source, 'package.json'), 'utf8')) as { version: string }
-  step('tar', ['-xzf', folder.file(`billonce-${version}.tgz`), '-C', installed, '--strip-components=1'], folder.path)
-  for (const name of ['ky', 'p-retry', 'idb-keyval', 'uuid', 'is-network-error']) {
-    const from = join(repositoryRoot, 'node_modules', name)
-    if (existsSync(from)) cpSync(from, folder.file(`node_modules/${name}`), { recursive: true })
-  }
+  installPackage(folder.path)
   await makeJournal(folder.file('journal.sqlite'))
 }, 120_000)
 afterAll(() => folder.remove())

@@ -1,9 +1,9 @@
 /**
- * The browser's build of the sources, made in memory as a user's bundler would make it. What it would have to take
- * from Node is reported, not quietly replaced by an empty module as bundlers do.
+ * The browser's build of the sources, made in memory as a user's bundler would make it, for the pages of our own tests. What
+ * an application's bundler makes of the package is in bundlers.ts.
  */
 import { existsSync } from 'node:fs'
-import { builtinModules } from 'node:module'
+import { isBuiltin } from 'node:module'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { build, type Rolldown } from 'vite'
@@ -13,18 +13,13 @@ export const repositoryRoot: string = fileURLToPath(new URL('../..', import.meta
 export interface Bundle {
   /** File name to code; entries are called `<name>.js` by the names of the input. */
   files: Map<string, string>
-  /** `who imports what` for each module of Node's that the build reaches. */
-  builtins: string[]
-  /** The sources and packages in it, relative to the root. */
-  modules: string[]
 }
 
 /** @param entries name of the file that comes out -> source under the root; those not there are left out */
 export async function bundleForBrowser(
   entries: Record<string, string>,
-  options: { minify?: boolean; format?: 'es' | 'iife' } = {},
+  options: { format?: 'es' | 'iife' } = {},
 ): Promise<Bundle> {
-  const builtins: string[] = []
   const input = Object.entries(entries)
     .map(([name, path]) => [name, join(repositoryRoot, path)] as const)
     .filter(([, path]) => existsSync(path))
@@ -38,19 +33,19 @@ export async function bundleForBrowser(
     resolve: { conditions: ['source', 'browser', 'module', 'import', 'default'] },
     plugins: [
       {
-        name: 'report-builtins',
+        name: 'refuse-builtins',
         enforce: 'pre',
         resolveId(id, importer) {
-          if (!id.startsWith('node:') && !builtinModules.includes(id)) return null
-          builtins.push(`${(importer ?? 'the entry').replace(repositoryRoot, '')} imports ${id}`)
-          return { id, external: true }
+          // Bundlers put an empty module in its place, and only its use would fail.
+          if (isBuiltin(id)) throw new Error(`${importer ?? 'The entry'} imports ${id}`)
+          return null
         },
       },
     ],
     build: {
       write: false,
       target: 'es2022',
-      minify: options.minify ?? false,
+      minify: false,
       modulePreload: false,
       rolldownOptions: {
         input: Object.fromEntries(input),
@@ -62,11 +57,7 @@ export async function bundleForBrowser(
   })
   const { output } = result as Rolldown.RolldownOutput
   const chunks = output.filter((part) => part.type === 'chunk')
-  return {
-    files: new Map(chunks.map((chunk) => [chunk.fileName, chunk.code])),
-    builtins,
-    modules: chunks.flatMap((chunk) => chunk.moduleIds).map((id) => id.replace(repositoryRoot, '')),
-  }
+  return { files: new Map(chunks.map((chunk) => [chunk.fileName, chunk.code])) }
 }
 
 let pageBundle: Promise<Bundle> | undefined
