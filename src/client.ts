@@ -26,7 +26,7 @@ import type { Call, Opened } from './engine/open.ts'
 import { limiter } from './engine/pool.ts'
 import { runPrune } from './engine/prune.ts'
 import type { PruneSummary } from './engine/prune.ts'
-import { lookUpByDialect, runReconcile, takeEvidence } from './engine/reconcile.ts'
+import { lookUpByDialect, refuseNoLookUp, runReconcile, takeEvidence } from './engine/reconcile.ts'
 import type { LookUpAnswer, ReconcileSummary } from './engine/reconcile.ts'
 import { runPass } from './engine/resume.ts'
 import type { ResumeProgress, ResumeSummary } from './engine/resume.ts'
@@ -38,10 +38,11 @@ import type { Budget } from './engine/waiters.ts'
 import {
   AmbiguousReferenceError,
   ClientClosedError,
-  InvalidInputError,
   JournalUnavailableError,
   NotCancelableError,
   NotFoundError,
+  refuse,
+  titleOf,
 } from './errors.ts'
 import { Events, tell } from './events.ts'
 import { readCall, readEvidence, readFilter, readRef } from './input.ts'
@@ -53,7 +54,7 @@ import { outcomeOf, queuedOf } from './model/outcome.ts'
 import type { Outcome, Queued } from './model/outcome.ts'
 import { standingOf } from './model/verdict.ts'
 import type { Receipt } from './model/verdict.ts'
-import { readMs, readOptions, refuseShortWindow, refuseUnknownOptions } from './options.ts'
+import { readMs, readObject, readOptions, refuseShortWindow, refuseUnknownOptions } from './options.ts'
 import type { BillingClientOptions } from './options.ts'
 
 /**
@@ -94,8 +95,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
   let closed: Promise<void> | undefined
 
   const refuseIfClosed = (): void => {
-    if (closing.signal.aborted)
-      throw new ClientClosedError('The client was closed. Nothing was written and nothing was sent by this call.')
+    if (closing.signal.aborted) throw new ClientClosedError('The client was closed; this call wrote and sent nothing.')
   }
 
   // ---------------------------------------------------------------------------------------------------------- calls
@@ -167,7 +167,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     if (signal?.aborted) throw abortedError('opening', false, signal)
     context.events.emit({ type: 'storage-fault', step: 'begin', fault: 'timeout', atMs: runtime.nowMs() })
     throw new JournalUnavailableError(
-      'The journal did not answer before the deadline of the call. Nothing was sent by this call; the operation may still be written down.',
+      'The journal did not answer in time. This call sent nothing; the operation may still be written down.',
       { fault: 'timeout' },
     )
   }
@@ -229,7 +229,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     const origin = runtime.origin()
     const isNetworkOnly = entry.attempts.length > 1 && entry.attempts.every((attempt) => attempt.why === 'network')
     if (origin === undefined || !isNetworkOnly || new URL(settings.baseUrl).origin === origin) return undefined
-    return `Every attempt failed without a reply and the receiver is of another origin: check that it allows the header ${entry.request.keyHeader.name} and this origin (Access-Control-Allow-Headers, Access-Control-Allow-Origin).`
+    return `No attempt had a reply, and the receiver is of another origin: check that it allows this one and the header ${entry.request.keyHeader.name} (Access-Control-Allow-Origin, Access-Control-Allow-Headers).`
   }
 
   // ----------------------------------------------------------------------------------------------------- the journal
@@ -251,7 +251,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     const subjects = [...new Set(here.map((entry) => entry.subject))]
     if (subjects.length > 1) {
       throw new AmbiguousReferenceError(
-        `Operation ${operationId} (${kind}) is in the journal for ${subjects.length} subjects; name the subject.`,
+        `Operation ${operationId} (${kind}) is in the journal for ${subjects.length} subjects; name one.`,
         subjects,
       )
     }
@@ -300,11 +300,11 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     refuseIfClosed()
     for (;;) {
       const entry = await entryOf(ref)
-      if (!entry) throw new NotCancelableError('The journal holds no such operation, so there is nothing to cancel.')
+      if (!entry) throw new NotCancelableError(NOT_THERE)
       if (entry.state === 'canceled') return outcome(entry, false)
       if (entry.state !== 'pending') {
         throw new NotCancelableError(
-          `Operation ${entry.operationId} (${entry.kind}, key ${entry.key}) is ${entry.state} and cannot be canceled: only what is certainly without effect can.`,
+          `${titleOf(entry)} is ${entry.state} and cannot be canceled: only what is pending can.`,
           { entry: glimpseOf(entry) },
         )
       }
@@ -320,7 +320,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
 
   const found = async (ref: OperationRef): Promise<JournalEntry> => {
     const entry = await entryOf(ref)
-    if (!entry) throw new NotFoundError('The journal holds no such operation.')
+    if (!entry) throw new NotFoundError(NOT_THERE)
     return entry
   }
 
@@ -335,12 +335,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     refuseIfClosed()
     refuseUnknownOptions(reconcileOptions, ['onProgress', 'signal'], '')
     const { onProgress, signal } = reconcileOptions
-    if (!lookUp && !settings.dialects.some((dialect) => dialect.lookUp)) {
-      throw new InvalidInputError(
-        'lookUp',
-        'This dialect cannot ask its receiver; give reconcile a look-up of your own.',
-      )
-    }
+    if (!lookUp && !settings.dialects.some((dialect) => dialect.lookUp)) refuseNoLookUp()
     const look = async (entry: JournalEntry): Promise<LookUpAnswer> => {
       if (!lookUp) return await lookUpByDialect(context, entry)
       const result = await lookUp(viewOf(entry))
@@ -415,8 +410,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
 
   const definitionOf = (kind: string): AnyWriteDefinition => {
     const definition = context.definitions.get(kind)
-    if (!definition) throw new InvalidInputError('kind', `There is no write of kind ${kind}.`)
-    return definition
+    return definition ?? refuse('kind', `${kind} has no definition`)
   }
 
   const typed = <P extends object, R extends Receipt, V extends string>(kind: string): WriteCall<P, R, V> =>
@@ -457,23 +451,19 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
   }
 }
 
+const NOT_THERE = 'The journal holds no such operation.'
+
 /** For the records after the last replies. */
 const CLOSE_SLACK_MS = 5000
 
 /** A kind is part of the key, so it has one meaning; the library's own kinds are taken. */
 function registerDefinition(context: Context, definition: AnyWriteDefinition): void {
   const { settings } = context
-  if (typeof definition !== 'object' || definition === null) {
-    throw new InvalidInputError('definition', 'The definition must be what defineWrite returns.')
-  }
+  readObject(definition, 'definition')
   const known = context.definitions.get(definition.kind)
   if (known === definition) return
-  if (known && settings.writes.some((write) => write.kind === definition.kind)) {
-    throw new InvalidInputError(
-      'kind',
-      `The kind ${definition.kind} is defined already; another write needs a kind of its own.`,
-    )
-  }
+  if (known && settings.writes.some((write) => write.kind === definition.kind))
+    refuse('kind', `${definition.kind} is defined already; another write needs a kind of its own`)
   defineWrite(definition)
   refuseShortWindow(
     definition.kind,

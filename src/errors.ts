@@ -22,6 +22,11 @@ export interface BillingErrorDetails {
   readonly cause?: unknown
 }
 
+/** @internal How messages name an operation; support needs the key. */
+export function titleOf(of: { readonly operationId: string; readonly kind: string; readonly key: string }): string {
+  return `Operation ${of.operationId} (${of.kind}, key ${of.key})`
+}
+
 /** The base of all errors of this library; tell them apart by `code`. */
 export abstract class BillingError extends Error {
   /** Literal and stable; a `switch` over it narrows {@link AnyBillingError}. */
@@ -49,6 +54,22 @@ export class InvalidInputError extends BillingError {
     super(message, details)
     this.field = field
   }
+}
+
+/**
+ * @internal Refuses what was given; the text goes on after the name of the field.
+ * @throws {InvalidInputError} always
+ */
+export function refuse(field: string, what: string): never {
+  throw new InvalidInputError(field, `${field} ${what}.`)
+}
+
+/**
+ * @internal The same for what has to hold.
+ * @throws {InvalidInputError} unless it holds
+ */
+export function mustBe(isRight: unknown, field: string, what: string): asserts isRight {
+  if (!isRight) refuse(field, `must be ${what}`)
 }
 
 /** Why a journal could not do its work. */
@@ -241,6 +262,6 @@ export class UnreachableError extends Error {
   override readonly name = 'UnreachableError'
 
   constructor(value: never, where: string) {
-    super(`A case that cannot be was reached in ${where}: ${String(value)}`)
+    super(`Impossible case in ${where}: ${String(value)}`)
   }
 }

@@ -5,7 +5,7 @@
 import type { EntriesFilter, EvidenceInput, OperationRef, WriteOptions } from './api.ts'
 import type { Context } from './engine/context.ts'
 import type { Call } from './engine/open.ts'
-import { InvalidInputError } from './errors.ts'
+import { mustBe, refuse } from './errors.ts'
 import { readJsonObject } from './model/canonical.ts'
 import { ENTRY_STATES } from './model/entry.ts'
 import type { JournalEntry } from './model/entry.ts'
@@ -15,7 +15,7 @@ import { readOperation, readReceipt } from './model/operation.ts'
 import type { AnyWriteDefinition } from './model/operation.ts'
 import { standingOf } from './model/verdict.ts'
 import type { Receipt, Rejection } from './model/verdict.ts'
-import { readMs, refuseUnknownOptions } from './options.ts'
+import { readMs, readObject, refuseUnknownOptions } from './options.ts'
 
 const KNOWN = [
   'background',
@@ -42,33 +42,34 @@ export function readCall(
   params: object,
   options: WriteOptions,
 ): { call: Call; signal: AbortSignal | undefined; deadlineMs: number | undefined } {
-  if (typeof options !== 'object' || options === null)
-    throw new InvalidInputError('options', 'The options must be an object with an operationId.')
+  readObject(options, 'options')
   refuseUnknownOptions(options, KNOWN, '')
   const { settings } = context
   const { revision, eventAtMs, idempotencyKey, signal, deadlineMs, sendBeforeMs } = options
   const volatileFields = options.volatileFields ?? []
   const allowed = definition.volatile ?? []
   const stray = volatileFields.find((field) => !allowed.includes(field))
-  if (stray !== undefined)
-    throw new InvalidInputError('volatileFields', `${stray} cannot be volatile in a ${definition.kind}.`)
-  if (revision !== undefined && !(Number.isSafeInteger(revision) && revision >= 1)) {
-    throw new InvalidInputError('revision', 'revision must be a whole number from 1.')
-  }
-  if (eventAtMs !== undefined && !(typeof eventAtMs === 'number' && Number.isFinite(eventAtMs))) {
-    throw new InvalidInputError('eventAtMs', 'eventAtMs must be wall time in milliseconds.')
-  }
-  if (
-    signal !== undefined &&
-    !(
-      typeof signal === 'object' &&
-      (signal as unknown) !== null &&
-      typeof signal.aborted === 'boolean' &&
-      typeof signal.addEventListener === 'function'
-    )
-  ) {
-    throw new InvalidInputError('signal', 'signal must be an AbortSignal.')
-  }
+  if (stray !== undefined) refuse('volatileFields', `may not hold ${stray} in a ${definition.kind}`)
+  mustBe(
+    revision === undefined || (Number.isSafeInteger(revision) && revision >= 1),
+    'revision',
+    'a whole number from 1',
+  )
+  mustBe(
+    eventAtMs === undefined || (typeof eventAtMs === 'number' && Number.isFinite(eventAtMs)),
+    'eventAtMs',
+    'wall time in milliseconds',
+  )
+  const given: unknown = signal
+  mustBe(
+    given === undefined ||
+      (typeof given === 'object' &&
+        given !== null &&
+        typeof (given as AbortSignal).aborted === 'boolean' &&
+        typeof (given as AbortSignal).addEventListener === 'function'),
+    'signal',
+    'an AbortSignal',
+  )
   return {
     signal,
     deadlineMs: deadlineMs === undefined ? undefined : readMs(deadlineMs, 'deadlineMs', 0, 1),
@@ -96,8 +97,7 @@ export function readCall(
  * @throws {InvalidInputError} naming the field
  */
 export function readEvidence(context: Context, entry: JournalEntry, given: EvidenceInput): Evidence {
-  if (typeof given !== 'object' || given === null)
-    throw new InvalidInputError('evidence', 'The evidence must be an object.')
+  readObject(given, 'evidence')
   const atMs = context.runtime.nowMs()
   const from = readSource(given)
   switch (given.found) {
@@ -117,14 +117,10 @@ export function readEvidence(context: Context, entry: JournalEntry, given: Evide
       return { ...from, atMs, found: 'not-applied', rejection }
     }
     case 'nothing':
-      if (from.source !== 'look-up')
-        throw new InvalidInputError(
-          'found',
-          "Only a look-up finds 'nothing'; say 'not-applied' if that is what you know.",
-        )
+      if (from.source !== 'look-up') refuse('found', "may be 'nothing' for a look-up only, else 'not-applied'")
       return { ...from, atMs, found: 'nothing', conclusive: given.conclusive === true }
     default:
-      throw new InvalidInputError('found', "found must be 'applied', 'not-applied' or 'nothing'.")
+      return refuse('found', "must be 'applied', 'not-applied' or 'nothing'")
   }
 }
 
@@ -137,21 +133,11 @@ function readGivenReceipt(context: Context, entry: JournalEntry, given: object):
   } catch {
     // The definition did not expect this shape; what it threw may quote the receipt.
   }
-  if (!receipt)
-    throw new InvalidInputError('receipt', `The receipt is not one of a ${entry.kind}; it needs an id at least.`)
+  if (!receipt) refuse('receipt', `is not one of a ${entry.kind}; it needs an id at least`)
   const standing = standingOf(receipt)
-  if (standing === 'not-applied') {
-    throw new InvalidInputError(
-      'receipt',
-      `The receipt says ${receipt.status ?? ''}; say found: 'not-applied' if that is its end.`,
-    )
-  }
-  if (standing !== 'applied') {
-    throw new InvalidInputError(
-      'receipt',
-      `The receipt says ${standing}: it is not concluded, so it is no evidence yet.`,
-    )
-  }
+  if (standing === 'not-applied')
+    refuse('receipt', `says ${receipt.status ?? ''}; say found: 'not-applied' if that is its end`)
+  if (standing !== 'applied') refuse('receipt', `says ${standing}, which is not concluded`)
   return receipt
 }
 
@@ -163,7 +149,7 @@ function readSource(given: EvidenceInput): EvidenceSource {
     case 'decision':
       return { source: 'decision', by: readName(given.by, 'by'), why: readName(given.why, 'why') }
     default:
-      throw new InvalidInputError('source', "source must be 'webhook', 'look-up' or 'decision'.")
+      return refuse('source', "must be 'webhook', 'look-up' or 'decision'")
   }
 }
 
@@ -173,7 +159,7 @@ function readSource(given: EvidenceInput): EvidenceSource {
  * @throws {InvalidInputError} naming the field
  */
 export function readRef(ref: OperationRef): OperationRef {
-  if (typeof ref !== 'object' || ref === null) throw new InvalidInputError('ref', 'A reference must be an object.')
+  readObject(ref, 'ref')
   if ('key' in ref) return { key: readName(ref.key, 'key') }
   const { subject, revision } = ref
   return { kind: readName(ref.kind, 'kind'), operationId: readOperationId(ref.operationId), subject, revision }
@@ -187,6 +173,6 @@ export function readRef(ref: OperationRef): OperationRef {
 export function readFilter(filter: EntriesFilter): EntriesFilter {
   refuseUnknownOptions(filter, ['contradicted', 'kind', 'operationId', 'states'], '')
   const stray = filter.states?.find((state) => !ENTRY_STATES.includes(state))
-  if (stray !== undefined) throw new InvalidInputError('states', `${String(stray)} is not a state of an entry.`)
+  if (stray !== undefined) refuse('states', `may not hold ${String(stray)}`)
   return filter
 }

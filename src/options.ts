@@ -8,7 +8,7 @@ import type { CredentialsOption } from './engine/credentials.ts'
 import type { Settings } from './engine/context.ts'
 import { keyWindowMs, longestCallMs } from './engine/schedule.ts'
 import type { RetryPolicy } from './engine/schedule.ts'
-import { InvalidInputError } from './errors.ts'
+import { mustBe, refuse } from './errors.ts'
 import { readHeaders } from './model/headers.ts'
 import { readName } from './model/key.ts'
 import { chargeWrite, creditsWrite, defineWrite, usageWrite } from './model/operation.ts'
@@ -128,8 +128,7 @@ const KNOWN_RETRY = [
  * @throws {InvalidInputError} naming the option
  */
 export function readOptions(options: BillingClientOptions): Settings {
-  if (typeof options !== 'object' || options === null)
-    throw new InvalidInputError('options', 'The options must be an object.')
+  readObject(options, 'options')
   refuseUnknownOptions(options, KNOWN, '')
   const baseUrl = readBaseUrl(options.baseUrl)
   const dialect = readDialect(options.dialect ?? standard(), 'dialect')
@@ -139,10 +138,8 @@ export function readOptions(options: BillingClientOptions): Settings {
     dialect.longestRequestMs,
   )
   const anyCurrency: unknown = options.anyCurrency ?? false
-  if (typeof anyCurrency !== 'boolean') throw new InvalidInputError('anyCurrency', 'anyCurrency must be true or false.')
-  if (options.fetch !== undefined && typeof options.fetch !== 'function') {
-    throw new InvalidInputError('fetch', 'fetch must be a function like the runtime’s.')
-  }
+  mustBe(typeof anyCurrency === 'boolean', 'anyCurrency', 'true or false')
+  mustBe(options.fetch === undefined || typeof options.fetch === 'function', 'fetch', 'a function')
   const writes = [
     chargeWrite({ anyCurrency }),
     usageWrite,
@@ -151,15 +148,10 @@ export function readOptions(options: BillingClientOptions): Settings {
   ]
   refuseTwins(writes)
   for (const { kind } of writes) refuseShortWindow(kind, keyWindowMs(dialect, kind, windowMarginMs), policy)
-  if (options.credentials !== undefined && options.headers !== undefined) {
-    throw new InvalidInputError(
-      'headers',
-      'Give credentials or headers, not both: headers are for credentials that never change.',
-    )
-  }
-  if (options.names !== undefined && options.names !== 'shared' && options.names !== 'own') {
-    throw new InvalidInputError('names', "names must be 'shared' or 'own'.")
-  }
+  if (options.credentials !== undefined && options.headers !== undefined)
+    refuse('headers', 'are for credentials that never change; give them or credentials, not both')
+  const { names = 'shared' } = options
+  mustBe(names === 'shared' || names === 'own', 'names', "'shared' or 'own'")
   const scope = readName(options.scope, 'scope')
   return {
     baseUrl,
@@ -178,7 +170,7 @@ export function readOptions(options: BillingClientOptions): Settings {
     ],
     writes,
     policy,
-    names: options.names ?? 'shared',
+    names,
     windowMarginMs,
     anyCurrency,
     retention: readRetention(options.retention ?? {}),
@@ -191,9 +183,9 @@ export function readOptions(options: BillingClientOptions): Settings {
 export function refuseShortWindow(kind: string, windowMs: number, policy: RetryPolicy): void {
   const neededMs = Math.max(longestCallMs(policy), policy.maxBackgroundDelayMs)
   if (windowMs < neededMs) {
-    throw new InvalidInputError(
+    refuse(
       'retry',
-      `For ${kind} a key may be sent for ${windowMs} ms (what the receiver remembers, less the margin), but the retry options may need ${neededMs} ms. Lower the timeouts, delays or windowMarginMs.`,
+      `may need ${neededMs} ms, but a key of ${kind} may be sent for ${windowMs} ms (what the receiver remembers, less windowMarginMs)`,
     )
   }
 }
@@ -203,7 +195,11 @@ export function refuseShortWindow(kind: string, windowMs: number, policy: RetryP
  */
 export function refuseUnknownOptions(options: object, known: readonly string[], prefix: string): void {
   const unknown = Object.keys(options).find((name) => !known.includes(name))
-  if (unknown !== undefined) throw new InvalidInputError(`${prefix}${unknown}`, `${prefix}${unknown} is not an option.`)
+  if (unknown !== undefined) refuse(prefix + unknown, 'is not an option')
+}
+
+export function readObject(value: unknown, field: string): void {
+  mustBe(typeof value === 'object' && value !== null, field, 'an object')
 }
 
 export function readMs(
@@ -214,37 +210,32 @@ export function readMs(
   mostMs: number = 2 ** 31 - 1,
 ): number {
   if (value === undefined) return defaultMs
-  if (typeof value !== 'number' || !Number.isFinite(value) || value < leastMs || value > mostMs) {
-    throw new InvalidInputError(name, `${name} must be a number of milliseconds from ${leastMs} to ${mostMs}.`)
-  }
+  const isRight = typeof value === 'number' && value >= leastMs && value <= mostMs
+  if (!isRight) refuse(name, `must be a number of milliseconds from ${leastMs} to ${mostMs}`)
   return value
 }
 
 function readWhole(value: unknown, name: string, byDefault: number, least: number, most: number): number {
   if (value === undefined) return byDefault
-  if (typeof value !== 'number' || !Number.isInteger(value) || value < least || value > most) {
-    throw new InvalidInputError(name, `${name} must be a whole number from ${least} to ${most}.`)
-  }
+  const isRight = typeof value === 'number' && Number.isInteger(value) && value >= least && value <= most
+  if (!isRight) refuse(name, `must be a whole number from ${least} to ${most}`)
   return value
 }
 
 function readList<T>(value: readonly T[] | undefined, name: string): readonly T[] {
   if (value === undefined) return []
-  if (!Array.isArray(value)) throw new InvalidInputError(name, `${name} must be a list.`)
+  mustBe(Array.isArray(value), name, 'a list')
   return [...(value as readonly T[])]
 }
 
 function readDefinition(definition: AnyWriteDefinition): AnyWriteDefinition {
-  if (typeof definition !== 'object' || definition === null) {
-    throw new InvalidInputError('writes', 'A write must be what defineWrite returns.')
-  }
+  readObject(definition, 'writes')
   return defineWrite(definition)
 }
 
 function readJournal(journal: JournalStore | undefined): JournalStore | undefined {
-  if (journal !== undefined && (typeof journal !== 'object' || typeof journal?.insert !== 'function')) {
-    throw new InvalidInputError('journal', 'journal must be a journal, such as sqliteJournal({ path }).')
-  }
+  const isJournal = typeof journal === 'object' && typeof journal?.insert === 'function'
+  mustBe(journal === undefined || isJournal, 'journal', 'a journal, such as indexedDbJournal()')
   return journal
 }
 
@@ -252,47 +243,37 @@ function readJournal(journal: JournalStore | undefined): JournalStore | undefine
 const DERIVED_KEY_LENGTH = 36
 
 function readDialect(dialect: Dialect, name: string): Dialect {
-  if (
-    typeof dialect !== 'object' ||
-    typeof dialect?.classify !== 'function' ||
-    typeof dialect.keyHeader !== 'function'
-  ) {
-    throw new InvalidInputError(name, `${name} must be a dialect, such as standard().`)
-  }
-  if (dialect.keyLimits.maxLength < DERIVED_KEY_LENGTH || dialect.keyLimits.minLength > DERIVED_KEY_LENGTH) {
-    throw new InvalidInputError(
-      name,
-      `Derived keys have ${DERIVED_KEY_LENGTH} characters, which this receiver does not take.`,
-    )
-  }
+  mustBe(
+    typeof dialect === 'object' && typeof dialect?.classify === 'function' && typeof dialect.keyHeader === 'function',
+    name,
+    'a dialect, such as standard()',
+  )
+  const { minLength, maxLength } = dialect.keyLimits
+  if (maxLength < DERIVED_KEY_LENGTH || minLength > DERIVED_KEY_LENGTH)
+    refuse(name, `must take derived keys, which have ${DERIVED_KEY_LENGTH} characters`)
   // They are sent with every attempt and stored with every entry, so they may say nothing about the key or the body.
   readHeaders(dialect.headers, dialect.keyHeader('key').name)
   return dialect
 }
 
 function readBaseUrl(value: unknown): string {
-  let url: URL
+  const text = String(value)
+  let url: URL | undefined
   try {
-    url = new URL(String(value))
-  } catch (cause) {
-    throw new InvalidInputError('baseUrl', 'baseUrl must be an absolute address, such as https://api.example.com.', {
-      cause,
-    })
+    url = new URL(text)
+  } catch {
+    // Said below; what it threw quotes the address, which may hold a password.
   }
-  if (
-    (url.protocol !== 'https:' && url.protocol !== 'http:') ||
-    url.username !== '' ||
-    url.password !== '' ||
-    /[?#]/.test(String(value))
-  ) {
-    throw new InvalidInputError('baseUrl', 'baseUrl must be an http(s) address without user, query and fragment.')
-  }
+  mustBe(
+    url && /^https?:$/.test(url.protocol) && url.username === '' && url.password === '' && !/[?#]/.test(text),
+    'baseUrl',
+    'an absolute http(s) address without user, query and fragment',
+  )
   return url.href.endsWith('/') ? url.href : `${url.href}/`
 }
 
 function readRetention(retention: RetentionOptions): { finalMs: number; namesMs: Readonly<Record<string, number>> } {
-  if (typeof retention !== 'object' || retention === null)
-    throw new InvalidInputError('retention', 'retention must be an object.')
+  readObject(retention, 'retention')
   refuseUnknownOptions(retention, ['finalMs', 'namesMs'], 'retention.')
   const namesMs = Object.entries({ usage: 40 * DAY_MS, ...retention.namesMs })
   const most = Number.MAX_SAFE_INTEGER
@@ -306,12 +287,14 @@ function readRetention(retention: RetentionOptions): { finalMs: number; namesMs:
 }
 
 function readPolicy(retry: RetryOptions): RetryPolicy {
-  if (typeof retry !== 'object' || retry === null) throw new InvalidInputError('retry', 'retry must be an object.')
+  readObject(retry, 'retry')
   refuseUnknownOptions(retry, KNOWN_RETRY, 'retry.')
   const alsoStatuses = readList<number>(retry.alsoStatuses, 'retry.alsoStatuses')
-  if (!alsoStatuses.every((status) => Number.isInteger(status) && status >= 400 && status < 500)) {
-    throw new InvalidInputError('retry.alsoStatuses', 'retry.alsoStatuses must be a list of statuses from 400 to 499.')
-  }
+  mustBe(
+    alsoStatuses.every((status) => Number.isInteger(status) && status >= 400 && status < 500),
+    'retry.alsoStatuses',
+    'a list of statuses from 400 to 499',
+  )
   return {
     maxAttempts: readWhole(retry.maxAttempts, 'retry.maxAttempts', 5, 1, 100),
     attemptTimeoutMs: readMs(retry.attemptTimeoutMs, 'retry.attemptTimeoutMs', 30_000, 1),
@@ -326,8 +309,7 @@ function readPolicy(retry: RetryOptions): RetryPolicy {
 
 function readCredentials(options: BillingClientOptions, scope: string, dialect: Dialect): CredentialsOption {
   if (options.credentials !== undefined) {
-    if (typeof options.credentials !== 'function')
-      throw new InvalidInputError('credentials', 'credentials must be a function.')
+    mustBe(typeof options.credentials === 'function', 'credentials', 'a function')
     return options.credentials
   }
   const headers = readHeaders(options.headers ?? {}, dialect.keyHeader('key').name)
@@ -337,9 +319,5 @@ function readCredentials(options: BillingClientOptions, scope: string, dialect: 
 function refuseTwins(writes: readonly AnyWriteDefinition[]): void {
   const kinds = writes.map((write) => write.kind)
   const twin = kinds.find((kind, index) => kinds.indexOf(kind) !== index)
-  if (twin !== undefined)
-    throw new InvalidInputError(
-      'writes',
-      `There are two writes of kind ${twin}; a kind is part of the key and needs one meaning.`,
-    )
+  if (twin !== undefined) refuse('writes', `have two of kind ${twin}, which needs one meaning`)
 }

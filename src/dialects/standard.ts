@@ -3,7 +3,7 @@
  * draft-ietf-httpapi-idempotency-key-header-07 and most billing APIs have it. The table of replies is read from top to
  * bottom within a status; what is marked or coded stands before what is general.
  */
-import { InvalidInputError } from '../errors.ts'
+import { mustBe } from '../errors.ts'
 import { isJsonObject, parseReceived } from '../model/canonical.ts'
 import type { JsonObject } from '../model/canonical.ts'
 import { readHeaders } from '../model/headers.ts'
@@ -67,23 +67,11 @@ const MAX_KEY_LENGTH = 255
 export function standard(options: StandardOptions = {}): Dialect {
   const { keyRetentionMs = 86_400_000, longestRequestMs = 120_000 } = options
   const recordedRefusals = new Map(Object.entries({ charge: [402], ...options.recordedRefusals }))
-  if (keyRetentionMs !== 'unpublished' && !(keyRetentionMs > 0 && Number.isFinite(keyRetentionMs))) {
-    throw new InvalidInputError(
-      'keyRetentionMs',
-      "keyRetentionMs must be a positive number of milliseconds or 'unpublished'.",
-    )
-  }
-  if (!(longestRequestMs > 0 && Number.isFinite(longestRequestMs)))
-    throw new InvalidInputError('longestRequestMs', 'longestRequestMs must be a positive number of milliseconds.')
+  if (keyRetentionMs !== 'unpublished') checkMs(keyRetentionMs, 'keyRetentionMs')
+  checkMs(longestRequestMs, 'longestRequestMs')
   const headers = readHeaders(options.headers ?? {}, KEY_HEADER)
   const acceptance = new Map(Object.entries(options.acceptanceMs ?? {}))
-  for (const [kind, ms] of acceptance) {
-    if (!(ms > 0 && Number.isFinite(ms)))
-      throw new InvalidInputError(
-        `acceptanceMs.${kind}`,
-        `acceptanceMs.${kind} must be a positive number of milliseconds.`,
-      )
-  }
+  for (const [kind, ms] of acceptance) checkMs(ms, `acceptanceMs.${kind}`)
   const paths = new Map(
     Object.entries(options.paths ?? {}).map(([kind, path]) => [kind, readPath(path, `paths.${kind}`)]),
   )
@@ -108,12 +96,14 @@ export function standard(options: StandardOptions = {}): Dialect {
   }
 }
 
+function checkMs(ms: number, field: string): void {
+  mustBe(ms > 0 && Number.isFinite(ms), field, 'a positive number of milliseconds')
+}
+
 /** A receipt that says how it ended, or a 404 in JSON; everything else says nothing. */
 function lookUpOf({ path, misses = 3, delayMs = 3_600_000 }: StandardLookUp): DialectLookUp {
-  if (!Number.isInteger(misses) || misses < 1)
-    throw new InvalidInputError('lookUp.misses', 'lookUp.misses must be a whole number from 1.')
-  if (!(delayMs >= 0 && Number.isFinite(delayMs)))
-    throw new InvalidInputError('lookUp.delayMs', 'lookUp.delayMs must be a number of milliseconds from 0.')
+  mustBe(Number.isInteger(misses) && misses >= 1, 'lookUp.misses', 'a whole number from 1')
+  mustBe(delayMs >= 0 && Number.isFinite(delayMs), 'lookUp.delayMs', 'a number of milliseconds from 0')
   return {
     path: (about) => readPath(path(about), 'lookUp.path'),
     misses,

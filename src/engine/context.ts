@@ -161,9 +161,7 @@ export async function guarded<T>(
       ...(entry ? about(context, entry) : {}),
     })
     throw new JournalUnavailableError(
-      sentByThisCall
-        ? `${message} An attempt of this call had left before.`
-        : `${message} Nothing was sent by this call.`,
+      `${message} This call ${sentByThisCall ? 'had sent an attempt before' : 'sent nothing'}.`,
       { fault, sentByThisCall, entry: entry && glimpseOf(entry), cause: error },
     )
   }

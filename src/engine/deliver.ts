@@ -8,7 +8,7 @@
  */
 import pRetry from 'p-retry'
 import type { Dialect } from '../dialects/dialect.ts'
-import { DeliveryAbortedError, JournalUnavailableError } from '../errors.ts'
+import { DeliveryAbortedError, JournalUnavailableError, titleOf } from '../errors.ts'
 import { isJsonObject, isWellFormed } from '../model/canonical.ts'
 import {
   advance,
@@ -110,9 +110,7 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
     step('read', async () => {
       const stored = await store.get(entry.endpoint, entry.key)
       if (!stored) {
-        throw new JournalUnavailableError('The entry is no longer in the journal: its data was cleared meanwhile.', {
-          fault: 'damaged',
-        })
+        throw new JournalUnavailableError('The entry was cleared from the journal.', { fault: 'damaged' })
       }
       entry = stored
     })
@@ -425,19 +423,13 @@ export function abortedError(
   signal: AbortSignal,
 ): DeliveryAbortedError {
   const entry = typeof of === 'object' ? of : undefined
-  const details = { sentByThisCall, entry: entry && glimpseOf(entry), cause: signal.reason }
-  if (entry) {
-    const { operationId, kind, key, state } = entry
-    return new DeliveryAbortedError(
-      `Waiting for operation ${operationId} (${kind}, key ${key}) was aborted; the operation itself is not canceled, it is ${state} in the journal.`,
-      details,
-    )
-  }
   return new DeliveryAbortedError(
-    of === 'opening'
-      ? 'The call was aborted. Nothing was sent by it; the operation may still be written down, and a later call or pass sends it.'
-      : 'The call was aborted before anything was written or sent by it.',
-    details,
+    entry
+      ? `${titleOf(entry)} is not canceled, only the waiting was aborted; it is ${entry.state} in the journal.`
+      : of
+        ? 'The call was aborted. It sent nothing; the operation may still be written down, and is sent later then.'
+        : 'The call was aborted; it wrote and sent nothing.',
+    { sentByThisCall, entry: entry && glimpseOf(entry), cause: signal.reason },
   )
 }
 

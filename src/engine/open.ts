@@ -3,7 +3,7 @@
  * A direct call whose credentials are at hand makes the entry and begins its first attempt in one commit.
  */
 import type { Dialect } from '../dialects/dialect.ts'
-import { OperationConflictError, RevisionRefusedError } from '../errors.ts'
+import { OperationConflictError, RevisionRefusedError, titleOf } from '../errors.ts'
 import { advance, glimpseOf, isDeliverable, isHoldReason, newEntry } from '../model/entry.ts'
 import type { DeliverableEntry, EntryDraft, EntryEvent, JournalEntry } from '../model/entry.ts'
 import { keyOf, sameName } from '../model/key.ts'
@@ -148,12 +148,12 @@ export async function openNextRevision(
     ) {
       const why =
         latest?.state === 'rejected'
-          ? 'a later revision has followed already, its body or its dialect is no longer there, or a word contradicts it'
+          ? 'a later revision followed, its body or dialect is no longer there, or a word contradicts it'
           : 'it is not rejected'
-      throw new RevisionRefusedError(
-        `Operation ${of.operationId} (${of.kind}, key ${of.key}) cannot be tried again from the journal: ${why}.`,
-        { reason: 'nothing-to-retry', entry: glimpseOf(latest ?? of) },
-      )
+      throw new RevisionRefusedError(`${titleOf(of)} cannot be tried again from the journal: ${why}.`, {
+        reason: 'nothing-to-retry',
+        entry: glimpseOf(latest ?? of),
+      })
     }
     const revision = latest.revision + 1
     const keepsRejections = dialect.keepsRejections(latest.kind)

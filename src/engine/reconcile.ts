@@ -2,7 +2,7 @@
  * What no reply has settled: evidence is taken for one entry, or looked up for all that need it. Judging is the model's;
  * here it is written down, compare-and-set, on top of whatever others wrote meanwhile.
  */
-import { EvidenceRefusedError, InvalidInputError } from '../errors.ts'
+import { EvidenceRefusedError, refuse as refuseInput, titleOf } from '../errors.ts'
 import { advance, glimpseOf } from '../model/entry.ts'
 import type { JournalEntry } from '../model/entry.ts'
 import type { Evidence } from '../model/evidence.ts'
@@ -41,10 +41,10 @@ export interface ReconcileProgress {
 }
 
 const REFUSED: Readonly<Record<EvidenceRefusal, string>> = {
-  'receipt-differs': 'the receipt is for another amount or currency than the operation asked for',
-  'being-sent': 'somebody is sending it right now',
+  'receipt-differs': 'the receipt is for another amount or currency',
+  'being-sent': 'somebody is sending it',
   'too-soon': 'an attempt may still be at work at the receiver',
-  pending: 'it is pending and certainly without effect; cancel it instead',
+  pending: 'it is certainly without effect; cancel it instead',
 }
 
 /** Without a dialect that says otherwise, a look-up that finds nothing never means "not applied" by itself. */
@@ -65,10 +65,11 @@ export async function takeEvidence(context: Context, of: JournalEntry, evidence:
     if ('refuse' in judgement) {
       const { refuse, retryAfterMs } = judgement
       context.events.emit({ type: 'evidence-refused', ...about(context, entry), reason: refuse })
-      throw new EvidenceRefusedError(
-        `The evidence for operation ${entry.operationId} (${entry.kind}, key ${entry.key}) was not taken: ${REFUSED[refuse]}.`,
-        { reason: refuse, retryAfterMs, entry: glimpseOf(entry) },
-      )
+      throw new EvidenceRefusedError(`${titleOf(entry)} does not take the evidence: ${REFUSED[refuse]}.`, {
+        reason: refuse,
+        retryAfterMs,
+        entry: glimpseOf(entry),
+      })
     }
     if (judgement.take === 'nothing') return entry
     const next = advance(entry, { kind: 'evidence', evidence, take: judgement.take }, runtime.nowMs())
@@ -152,6 +153,10 @@ async function* needingEvidence(context: Context, signal: AbortSignal | undefine
   } while (after !== undefined)
 }
 
+export function refuseNoLookUp(): never {
+  return refuseInput('lookUp', 'is missing: the dialect cannot ask its receiver')
+}
+
 /**
  * Asks the receiver by the dialect of the entry.
  *
@@ -161,12 +166,7 @@ export async function lookUpByDialect(context: Context, entry: JournalEntry): Pr
   const { settings, runtime } = context
   const dialect = dialectOf(context, entry)
   const definition = context.definitions.get(entry.kind)
-  if (!dialect?.lookUp || !definition) {
-    throw new InvalidInputError(
-      'lookUp',
-      'The dialect of this entry cannot ask its receiver; give reconcile a look-up of your own.',
-    )
-  }
+  if (!dialect?.lookUp || !definition) return refuseNoLookUp()
   // Nobody finds a write by a key that its receiver did not take.
   if (!entry.keyed) return { found: 'unclear' }
   const at = await credentialsFor(context, entry)

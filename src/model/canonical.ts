@@ -4,7 +4,7 @@
  * What a field means is left to operation.ts.
  */
 import { v5 as uuidV5 } from 'uuid'
-import { InvalidInputError } from '../errors.ts'
+import { mustBe, refuse } from '../errors.ts'
 
 export type JsonValue = null | boolean | number | string | readonly JsonValue[] | JsonObject
 export interface JsonObject {
@@ -41,7 +41,7 @@ export function readJson(value: unknown, path: string): JsonValue {
 /** The same for an object; arrays and everything else are refused. */
 export function readJsonObject(value: unknown, path: string): JsonObject {
   const json = readJson(value, path)
-  if (!isJsonObject(json)) throw new InvalidInputError(path, `${path} must be a plain object.`)
+  mustBe(isJsonObject(json), path, 'a plain object')
   return json
 }
 
@@ -52,9 +52,7 @@ export function isJsonObject(value: unknown): value is JsonObject {
 function readValue(value: unknown, path: string, above: readonly object[]): JsonValue {
   switch (typeof value) {
     case 'string':
-      if (!isWellFormed(value))
-        throw new InvalidInputError(path, `${path} holds half a surrogate pair, which UTF-8 cannot carry.`)
-      return value
+      return readString(value, path)
     case 'boolean':
       return value
     case 'number':
@@ -62,33 +60,33 @@ function readValue(value: unknown, path: string, above: readonly object[]): Json
     case 'object':
       return value === null ? null : readContainer(value, path, above)
     default:
-      throw new InvalidInputError(path, `${path} is a ${typeof value}, which JSON cannot carry.`)
+      return refuse(path, `is a ${typeof value}, which JSON cannot carry`)
   }
 }
 
+function readString(value: string, path: string): string {
+  if (!isWellFormed(value)) refuse(path, 'holds half a surrogate pair')
+  return value
+}
+
 function readNumber(value: number, path: string): number {
-  if (!Number.isFinite(value)) throw new InvalidInputError(path, `${path} must be a finite number.`)
-  if (Math.abs(value) > Number.MAX_SAFE_INTEGER) {
-    throw new InvalidInputError(path, `${path} is beyond 2^53 - 1, where numbers lose digits; give it as a string.`)
-  }
+  mustBe(Number.isFinite(value), path, 'finite')
+  if (Math.abs(value) > Number.MAX_SAFE_INTEGER) refuse(path, 'is beyond 2^53 - 1; give it as a string')
   return value === 0 ? 0 : value
 }
 
 function readContainer(value: object, path: string, above: readonly object[]): JsonValue {
-  if (above.includes(value)) throw new InvalidInputError(path, `${path} refers to itself.`)
-  if (above.length >= MAX_DEPTH)
-    throw new InvalidInputError(path, `${path} is nested more than ${MAX_DEPTH} levels deep.`)
+  if (above.includes(value)) refuse(path, 'refers to itself')
+  if (above.length >= MAX_DEPTH) refuse(path, `is nested more than ${MAX_DEPTH} levels deep`)
   const within = [...above, value]
   if (Array.isArray(value)) {
     // Array.from, not map: a hole in a sparse array has to be seen and refused like `undefined`.
     return Array.from(value as readonly unknown[], (item, index) => readValue(item, `${path}[${index}]`, within))
   }
-  if (!isPlain(value)) {
-    throw new InvalidInputError(path, `${path} must be plain data; it is an instance of a class such as Date or Map.`)
-  }
+  mustBe(isPlain(value), path, 'plain data, not an instance of a class')
   const read: Record<string, JsonValue> = Object.create(null) as Record<string, JsonValue>
   for (const [name, item] of Object.entries(value)) {
-    if (!isWellFormed(name)) throw new InvalidInputError(path, `${path} has a name with half a surrogate pair in it.`)
+    readString(name, path)
     if (item !== undefined) read[name] = readValue(item, `${path}.${name}`, within)
   }
   return read

@@ -2,7 +2,7 @@
  * Headers that a user or a dialect adds to a request: what may be set there at all. The key, the content type and what
  * tells of the body belong to the stored request.
  */
-import { InvalidInputError } from '../errors.ts'
+import { mustBe, refuse } from '../errors.ts'
 
 /** What would change the meaning of the stored bytes, or the key. */
 const FORBIDDEN = ['content-type', 'content-length', 'content-encoding', 'transfer-encoding', 'host', 'idempotency-key']
@@ -19,20 +19,15 @@ const VALUE = /^(?:[\u0021-\u007e\u0080-\u00ff](?:[\t\u0020-\u007e\u0080-\u00ff]
  * @throws {InvalidInputError} naming the header, never its value
  */
 export function readHeaders(given: unknown, keyHeaderName: string): Readonly<Record<string, string>> {
-  if (typeof given !== 'object' || given === null) {
-    throw new InvalidInputError('headers', 'headers must be an object of strings.')
-  }
+  mustBe(typeof given === 'object' && given !== null, 'headers', 'an object of strings')
   const read: Record<string, string> = {}
   for (const [name, value] of pairsOf(given)) {
     const lower = name.toLowerCase()
     if (lower === keyHeaderName.toLowerCase() || FORBIDDEN.includes(lower)) {
-      throw new InvalidInputError(
-        `headers.${lower}`,
-        `The header ${lower} belongs to the stored request and cannot be set here.`,
-      )
+      refuse(`headers.${lower}`, 'belongs to the stored request and cannot be set')
     }
     if (!NAME.test(lower) || typeof value !== 'string' || !VALUE.test(value)) {
-      throw new InvalidInputError(`headers.${lower}`, `The header ${lower} is not a string that HTTP can carry.`)
+      refuse(`headers.${lower}`, 'is not a string that HTTP can carry')
     }
     read[lower] = value
   }

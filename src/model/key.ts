@@ -5,7 +5,7 @@
  */
 import { v5 as uuidV5, v7 as uuidV7 } from 'uuid'
 import { canonicalText, isWellFormed } from './canonical.ts'
-import { InvalidInputError } from '../errors.ts'
+import { mustBe, refuse } from '../errors.ts'
 
 declare const operationIdBrand: unique symbol
 declare const idempotencyKeyBrand: unique symbol
@@ -50,18 +50,9 @@ export function keyOf(name: OperationName, revision: number): IdempotencyKey {
  *   of surrogate pairs; nothing is ever cut off
  */
 export function readName(value: unknown, field: string): string {
-  if (typeof value !== 'string' || value === '') {
-    throw new InvalidInputError(field, `${field} must be a non-empty string.`)
-  }
-  if (value.length > MAX_NAME_LENGTH) {
-    throw new InvalidInputError(
-      field,
-      `${field} has ${value.length} characters; at most ${MAX_NAME_LENGTH} are allowed, and nothing is cut off.`,
-    )
-  }
-  if (CONTROL.test(value) || !isWellFormed(value)) {
-    throw new InvalidInputError(field, `${field} holds a control character or half a surrogate pair.`)
-  }
+  mustBe(typeof value === 'string' && value !== '', field, 'a non-empty string')
+  if (value.length > MAX_NAME_LENGTH) refuse(field, `has ${value.length} characters, more than ${MAX_NAME_LENGTH}`)
+  if (CONTROL.test(value) || !isWellFormed(value)) refuse(field, 'holds a control character or half a surrogate pair')
   return value
 }
 
@@ -80,18 +71,15 @@ export interface KeyLimits {
  * bare and as a structured-field string (RFC 9651), within the dialect's limits.
  */
 export function readIdempotencyKey(value: unknown, limits: KeyLimits): IdempotencyKey {
-  if (typeof value !== 'string' || !/^[!#-[\]-~]+$/.test(value)) {
-    throw new InvalidInputError(
-      'idempotencyKey',
-      'idempotencyKey must be visible ASCII without spaces, quotes and backslashes.',
-    )
-  }
-  if (value.length < limits.minLength || value.length > limits.maxLength) {
-    throw new InvalidInputError(
-      'idempotencyKey',
-      `idempotencyKey has ${value.length} characters; this receiver takes ${limits.minLength} to ${limits.maxLength}.`,
-    )
-  }
+  const field = 'idempotencyKey'
+  const { minLength, maxLength } = limits
+  mustBe(
+    typeof value === 'string' && /^[!#-[\]-~]+$/.test(value),
+    field,
+    'visible ASCII without spaces, quotes and backslashes',
+  )
+  if (value.length < minLength || value.length > maxLength)
+    refuse(field, `has ${value.length} characters; this receiver takes ${minLength} to ${maxLength}`)
   return value as IdempotencyKey
 }
 

@@ -2,7 +2,7 @@
  * Amounts and quantities. Money is whole minor units of its currency and goes out as it came in: nothing here multiplies,
  * divides or rounds.
  */
-import { InvalidInputError } from '../errors.ts'
+import { mustBe, refuse } from '../errors.ts'
 
 /**
  * Reads an amount in minor units (1250 is 12.50 EUR and 1250 JPY).
@@ -10,12 +10,11 @@ import { InvalidInputError } from '../errors.ts'
  * @throws {InvalidInputError} unless it is a whole number from 1 to 2^53 - 1
  */
 export function readAmount(value: unknown, field: string): number {
-  if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < 1) {
-    throw new InvalidInputError(
-      field,
-      `${field} must be a whole number of minor units from 1 to 2^53 - 1; nothing is rounded or converted.`,
-    )
-  }
+  mustBe(
+    typeof value === 'number' && Number.isSafeInteger(value) && value >= 1,
+    field,
+    'a whole number of minor units from 1 to 2^53 - 1',
+  )
   return value
 }
 
@@ -26,10 +25,7 @@ export function readAmount(value: unknown, field: string): number {
 export function readQuantity(value: unknown, field: string): number | string {
   if (typeof value === 'number' && Number.isSafeInteger(value) && value >= 0 && !Object.is(value, -0)) return value
   if (typeof value === 'string' && /^(?:0|[1-9]\d{0,29})(?:\.\d{1,18})?$/.test(value)) return value
-  throw new InvalidInputError(
-    field,
-    `${field} must be a whole number from 0 to 2^53 - 1, or a decimal string such as '0.25'.`,
-  )
+  return refuse(field, "must be a whole number from 0 to 2^53 - 1, or a decimal string such as '0.25'")
 }
 
 /**
@@ -40,15 +36,10 @@ export function readQuantity(value: unknown, field: string): number | string {
  */
 export function readCurrency(value: unknown, field: string, anyCurrency: boolean): string {
   if (anyCurrency && typeof value === 'string' && /^[A-Za-z0-9_-]{1,32}$/.test(value)) return value
-  if (typeof value !== 'string' || !/^(?:[A-Z]{3}|[a-z]{3})$/.test(value)) {
-    throw new InvalidInputError(field, `${field} must be an ISO 4217 code such as 'usd'.`)
-  }
+  mustBe(typeof value === 'string' && /^(?:[A-Z]{3}|[a-z]{3})$/.test(value), field, "an ISO 4217 code such as 'usd'")
   const known = knownCurrencies()
   if (known && !known.has(value.toUpperCase())) {
-    throw new InvalidInputError(
-      field,
-      `${field} '${value}' is not a currency this runtime knows; set anyCurrency: true to pass it on unchanged.`,
-    )
+    refuse(field, `'${value}' is not a currency this runtime knows; anyCurrency: true passes it on`)
   }
   return value
 }

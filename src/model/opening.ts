@@ -2,7 +2,7 @@
  * What a call may do with what the journal holds of its name: open a revision, deliver what is there, answer, or be refused.
  * Pure; engine/open.ts carries it out.
  */
-import { OperationConflictError, RevisionRefusedError } from '../errors.ts'
+import { OperationConflictError, RevisionRefusedError, titleOf } from '../errors.ts'
 import { differingFields } from './canonical.ts'
 import type { Fingerprint } from './canonical.ts'
 import { glimpseOf, isDeliverable, isPastSendBefore } from './entry.ts'
@@ -86,11 +86,7 @@ function openingOfNext(
   const taken = revisions.find((entry) => entry.key === key)
   if (taken) throw conflict(taken, ['idempotencyKey', 'revision'])
   if (revision < latest.revision) {
-    throw refused(
-      latest,
-      'not-the-next',
-      `revision ${latest.revision} is in the journal, so revision ${revision} comes too late`,
-    )
+    throw refused(latest, 'not-the-next', `the journal holds revision ${latest.revision}`)
   }
   const open = revisions.find((entry) => entry.state !== 'rejected')
   if (open) {
@@ -98,12 +94,12 @@ function openingOfNext(
       ? refused(
           open,
           'earlier-revision-canceled',
-          `revision ${open.revision} was canceled; name it again with reopen: true`,
+          `revision ${open.revision} was canceled; reopen: true takes it up again`,
         )
       : refused(
           open,
           'earlier-revision-open',
-          `revision ${open.revision} is ${open.state} and may have worked or may still work; settle it first`,
+          `revision ${open.revision} is ${open.state} and may have worked or still work; settle it first`,
         )
   }
   if (
@@ -115,18 +111,13 @@ function openingOfNext(
     throw refused(
       latest,
       'unrecorded-refusal',
-      'the refusal came from before the receiver’s key layer, so another device’s attempt may have worked; look it up, then pass despiteUnrecordedRefusal: true',
+      'the refusal does not speak for other devices, whose attempt may have worked; look it up, then pass despiteUnrecordedRefusal: true',
     )
   }
   const freeAtMs =
     wanted.keepsRejections || latest.lastAmbiguousAtMs === null ? 0 : latest.lastAmbiguousAtMs + latest.longestRequestMs
   if (nowMs < freeAtMs) {
-    throw refused(
-      latest,
-      'too-soon',
-      'an attempt whose end is not known may still be at work at the receiver',
-      freeAtMs - nowMs,
-    )
+    throw refused(latest, 'too-soon', 'an attempt may still be at work at the receiver', freeAtMs - nowMs)
   }
   return { kind: 'open', revision }
 }
@@ -151,11 +142,9 @@ function refuseOtherEndpoint(named: readonly JournalEntry[], wanted: Wanted): vo
 
 function conflict(entry: JournalEntry, fields: readonly string[]): OperationConflictError {
   const way =
-    entry.state === 'rejected'
-      ? 'To try the rejected operation again with other parameters, name the next revision.'
-      : 'Another write needs an operationId of its own.'
+    entry.state === 'rejected' ? 'Another try is the next revision.' : 'Another write needs another operationId.'
   return new OperationConflictError(
-    `Operation ${entry.operationId} is in the journal as a ${entry.kind} (key ${entry.key}, ${entry.state}); this call differs in ${fields.join(', ')}. ${way}`,
+    `${titleOf(entry)} is ${entry.state} in the journal; this call differs in ${fields.join(', ')}. ${way}`,
     { fields, entry: glimpseOf(entry) },
   )
 }
@@ -166,12 +155,9 @@ function refused(
   why: string,
   retryAfterMs?: number,
 ): RevisionRefusedError {
-  return new RevisionRefusedError(
-    `No next revision of operation ${entry.operationId} (${entry.kind}, key ${entry.key}) now: ${why}.`,
-    {
-      reason,
-      retryAfterMs,
-      entry: glimpseOf(entry),
-    },
-  )
+  return new RevisionRefusedError(`${titleOf(entry)} gets no next revision now: ${why}.`, {
+    reason,
+    retryAfterMs,
+    entry: glimpseOf(entry),
+  })
 }

@@ -2,8 +2,8 @@
  * The writes: what a caller may ask for, how it is checked, what goes into the body and how a receipt is read. Charge, usage
  * and credits are definitions like those a user makes with `defineWrite`; nothing else in the library knows them.
  */
-import { InvalidInputError } from '../errors.ts'
-import { canonicalText, fingerprintOf, isJsonObject, readJson } from './canonical.ts'
+import { mustBe, refuse } from '../errors.ts'
+import { canonicalText, fingerprintOf, readJson, readJsonObject } from './canonical.ts'
 import type { Fingerprint, JsonObject, JsonValue } from './canonical.ts'
 import { readName } from './key.ts'
 import { readAmount, readCurrency, readQuantity } from './money.ts'
@@ -62,12 +62,10 @@ export function defineWrite<P extends object, R extends Receipt, const V extends
 ): WriteDefinition<P, R, V> {
   readName(definition.kind, 'kind')
   for (const name of ['readParams', 'readReceipt'] as const) {
-    if (typeof definition[name] !== 'function') throw new InvalidInputError(name, `${name} must be a function.`)
+    mustBe(typeof definition[name] === 'function', name, 'a function')
   }
   readPath(definition.path, 'path')
-  if (!['POST', 'PUT', 'PATCH'].includes(definition.method)) {
-    throw new InvalidInputError('method', 'method must be POST, PUT or PATCH.')
-  }
+  mustBe(['POST', 'PUT', 'PATCH'].includes(definition.method), 'method', 'POST, PUT or PATCH')
   return definition
 }
 
@@ -77,17 +75,14 @@ export function defineWrite<P extends object, R extends Receipt, const V extends
  * @throws {InvalidInputError} if it is absolute, climbs out, or has a query or fragment
  */
 export function readPath(value: unknown, field: string): string {
-  if (
-    typeof value !== 'string' ||
-    !/^[^/?#\s\\][^?#\s\\]*$/.test(value) ||
-    value.split('/').some((part) => /^(?:\.|%2e){1,2}$/i.test(part)) ||
-    /^[a-z][a-z\d+.-]*:/i.test(value)
-  ) {
-    throw new InvalidInputError(
-      field,
-      `${field} must be relative to baseUrl, such as v1/refunds, without query and fragment.`,
-    )
-  }
+  mustBe(
+    typeof value === 'string' &&
+      /^[^/?#\s\\][^?#\s\\]*$/.test(value) &&
+      !value.split('/').some((part) => /^(?:\.|%2e){1,2}$/i.test(part)) &&
+      !/^[a-z][a-z\d+.-]*:/i.test(value),
+    field,
+    'relative to baseUrl, without query and fragment',
+  )
   return value
 }
 
@@ -98,9 +93,8 @@ export function readPath(value: unknown, field: string): string {
  */
 export function readEncoded(encoded: EncodedBody): EncodedBody {
   const { body, contentType } = encoded
-  if (typeof body !== 'string' || typeof contentType !== 'string' || contentType === '') {
-    throw new InvalidInputError('encode', 'encode has to return { body, contentType }, both strings.')
-  }
+  if (typeof body !== 'string' || typeof contentType !== 'string' || contentType === '')
+    refuse('encode', 'has to return { body, contentType }, both strings')
   return { body, contentType }
 }
 
@@ -122,8 +116,7 @@ export interface Operation {
  * @throws {InvalidInputError} naming the field
  */
 export function readOperation<P extends object>(definition: WriteDefinition<P, Receipt, string>, params: P): Operation {
-  if (typeof params !== 'object' || params === null)
-    throw new InvalidInputError('params', 'The parameters must be an object.')
+  mustBe(typeof params === 'object' && params !== null, 'params', 'an object')
   // Without a prototype, so that a field may have any name.
   const fields = Object.create(null) as Record<string, JsonValue>
   for (const [name, value] of Object.entries(definition.readParams(params))) {
@@ -333,26 +326,18 @@ export function readReceipt(reply: JsonObject): Receipt | undefined {
 /** A misspelled parameter must not fall under the table: it would be money or meaning that silently does not go out. */
 function refuseUnknown(params: object, known: readonly string[]): void {
   const unknown = Object.keys(params).find((name) => !known.includes(name))
-  if (unknown !== undefined) {
-    throw new InvalidInputError(
-      unknown,
-      `${unknown} is not a parameter of this write; data of your own goes into metadata.`,
-    )
-  }
+  if (unknown !== undefined) refuse(unknown, 'is not a parameter of this write; your own data goes into metadata')
 }
 
 function readText(value: unknown, field: string): string | undefined {
   if (value === undefined) return undefined
-  if (typeof value !== 'string' || value === '')
-    throw new InvalidInputError(field, `${field} must be a non-empty string.`)
+  mustBe(typeof value === 'string' && value !== '', field, 'a non-empty string')
   return value
 }
 
 function readMetadata(value: unknown): JsonObject | undefined {
   if (value === undefined) return undefined
-  const metadata = readJson(value, 'metadata')
-  if (!isJsonObject(metadata)) throw new InvalidInputError('metadata', 'metadata must be a plain object.')
-  return metadata
+  return readJsonObject(value, 'metadata')
 }
 
 /**
@@ -362,12 +347,7 @@ function readMetadata(value: unknown): JsonObject | undefined {
  */
 function readTimeMs(value: unknown, field: string): number {
   const atMs = value instanceof Date ? value.getTime() : typeof value === 'string' ? parseTime(value) : Number.NaN
-  if (Number.isNaN(atMs)) {
-    throw new InvalidInputError(
-      field,
-      `${field} must be a Date or RFC 3339 text with a zone, such as 2026-11-30T18:00:00Z.`,
-    )
-  }
+  mustBe(!Number.isNaN(atMs), field, 'a Date or RFC 3339 text with a zone, such as 2026-11-30T18:00:00Z')
   return atMs
 }
 

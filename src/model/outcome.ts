@@ -2,7 +2,7 @@
  * What a call returns: a union with a tag, each member with only what it has. Bad answers are answers too; an outcome never
  * calls a maybe a no.
  */
-import { NotSucceededError, UnreachableError } from '../errors.ts'
+import { NotSucceededError, titleOf, UnreachableError } from '../errors.ts'
 
 import type { Contradiction, JournalEntry, PendingReason, SendingReason, UnknownReason } from './entry.ts'
 import type { JsonValue } from './canonical.ts'
@@ -181,10 +181,7 @@ export function queuedOf(entry: JournalEntry, context: OutcomeContext): Queued {
  */
 export function unwrap<R extends Receipt>(outcome: Outcome<R> | Queued): R {
   if (outcome.status === 'succeeded') return outcome.receipt
-  throw new NotSucceededError(
-    `Operation ${outcome.operationId} (${outcome.kind}, key ${outcome.key}) ${SENTENCES[outcome.status](outcome)}`,
-    outcome,
-  )
+  throw new NotSucceededError(`${titleOf(outcome)} ${SENTENCES[outcome.status](outcome)}`, outcome)
 }
 
 const SENTENCES: Record<Exclude<Outcome['status'] | 'queued', 'succeeded'>, (outcome: Outcome | Queued) => string> = {

@@ -11,7 +11,7 @@ import type { JournalEntry } from '../model/entry.ts'
 export function encodeEntry(entry: JournalEntry): string {
   const wrong = problemOf(entry as unknown as JsonObject)
   // What could not be read again must not be written: better no reply on record than an entry that is lost.
-  if (wrong !== undefined) throw new Error(`An entry is not as it should be: ${wrong}. It was not written.`)
+  if (wrong !== undefined) throw new Error(`An entry was not written: ${wrong}.`)
   return JSON.stringify(entry)
 }
 
@@ -27,7 +27,7 @@ export function decodeEntry(text: string): JournalEntry {
   if (typeof format !== 'number' || !Number.isInteger(format) || format < 1) throw damaged('it has no format number')
   if (format > ENTRY_FORMAT) {
     throw new JournalUnavailableError(
-      `An entry of format ${format} was written by a newer version of billonce; this one reads formats up to ${ENTRY_FORMAT}. Update it; the entry was left as it is.`,
+      `A stored entry has format ${format}, of a newer version of billonce; this one reads up to ${ENTRY_FORMAT}. Update billonce. ${LEFT}`,
       { fault: 'newer-format' },
     )
   }
@@ -39,7 +39,7 @@ export function decodeEntry(text: string): JournalEntry {
 
 function problemOf(entry: JsonObject): string | undefined {
   const wrong = Object.entries(SHAPE).find(([name, isRight]) => !isRight(entry[name]))
-  if (wrong) return `its ${wrong[0]} is not what it should be`
+  if (wrong) return `its ${wrong[0]} is wrong`
   const state = STATES[entry['state'] as JournalEntry['state']]
   const wrongOfState = Object.entries(state).find(([name, isRight]) => !isRight(entry[name]))
   return wrongOfState && `its ${wrongOfState[0]} does not fit its state`
@@ -56,10 +56,10 @@ function parse(text: string): unknown {
 }
 
 function damaged(what: string): JournalUnavailableError {
-  return new JournalUnavailableError(`A stored entry cannot be read: ${what}. It was left as it is.`, {
-    fault: 'damaged',
-  })
+  return new JournalUnavailableError(`A stored entry cannot be read: ${what}. ${LEFT}`, { fault: 'damaged' })
 }
+
+const LEFT = 'It was left as it is.'
 
 type Check = (value: JsonValue | undefined) => boolean
 

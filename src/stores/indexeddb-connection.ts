@@ -165,14 +165,12 @@ export function bounded<T>(work: Promise<T>, ms: number, late: () => Fault = () 
 type Fault = Exclude<JournalFault, 'damaged' | 'closed'>
 const TEXTS: Readonly<Record<Fault, string>> = {
   unavailable:
-    'IndexedDB is not here or refused its work (private mode, a policy, a full disk, rendering on a server). Allow this site to store data, or choose another journal.',
-  timeout: 'IndexedDB did not answer in time. Call again; if that does not help, the browser has to be restarted.',
-  blocked:
-    'The database is held open by another tab with another version. Close or reload the other tabs of this site, then call again.',
+    'IndexedDB is missing or refused (private mode, a policy, a full disk, a server). Allow this site to store data, or choose another journal.',
+  timeout: 'IndexedDB did not answer in time. Call again, or restart the browser.',
+  blocked: 'Another tab holds the database open in another version. Close or reload the other tabs, then call again.',
   full: 'The browser has no space left for this site. Free some, then call again.',
-  foreign: 'The database of this name is not a journal; it was left as it is. Choose another `name`.',
-  'newer-format':
-    'The database was written by a newer version of billonce; it was left as it is. Reload the page to get that version.',
+  foreign: 'The database is not a journal. It was left as it is. Choose another `name`.',
+  'newer-format': 'The database is of a newer version of billonce. It was left as it is. Reload the page.',
 }
 
 function unavailable(fault: Fault, cause?: unknown): JournalUnavailableError {

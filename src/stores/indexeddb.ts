@@ -327,9 +327,7 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
           Promise.all([promisifyRequest(store.get(META)), promisifyRequest(store.get(FORGOTTEN + kind))]),
         )
         if (!meta)
-          throw new JournalUnavailableError('The journal says nothing about its birth; it was left as it is.', {
-            fault: 'damaged',
-          })
+          throw new JournalUnavailableError('The journal has no birth. It was left as it is.', { fault: 'damaged' })
         return Math.max(meta.bornAtMs, forgotten?.latestMs ?? 0)
       }),
     storage: () => bounded(storageReport(), openTimeoutMs),

@@ -305,7 +305,7 @@ describe.each(scenarios)('a journal that fails once during %s', (_what, call, fa
         expect(answer).toMatchObject({ code: 'ERR_JOURNAL_UNAVAILABLE', fault: 'unavailable' })
         if (requestsOf() > 0 && faults.length === 0) expect(answer).toMatchObject({ sentByThisCall: true })
         if (!(answer as JournalUnavailableError).sentByThisCall)
-          expect(String(answer)).toMatch(/Nothing was sent by this call/)
+          expect(String(answer)).toMatch(/This call sent nothing/)
         expect(String(answer)).not.toMatch(/not charged/i)
       } else {
         expect(['succeeded', 'queued', 'deferred', 'unknown']).toContain((answer as Outcome).status)
