@@ -52,6 +52,9 @@ export type { AnyWriteDefinition, EncodedBody, WriteDefinition } from './model/o
 export { randomOperationId } from './model/key.ts'
 export type { IdempotencyKey, KeyLimits, OperationId } from './model/key.ts'
 
+export { probeReceiver } from './probe.ts'
+export type { ProbeAnswer, ProbeOptions, ProbeReport } from './probe.ts'
+
 export { standard } from './dialects/standard.ts'
 export type { StandardLookUp, StandardOptions } from './dialects/standard.ts'
 export { forgetfulJournal } from './stores/memory.ts'

@@ -16,6 +16,8 @@ export interface CorsOptions {
    * Leave `Idempotency-Key` out to see what a browser makes of a server that forgot it.
    */
   readonly allowHeaders?: readonly string[]
+  /** Headers of replies that pages may read; default `Retry-After`, `Idempotent-Replayed` and `Date`. */
+  readonly exposeHeaders?: readonly string[]
 }
 
 /** Where and how it listens. */
@@ -50,6 +52,7 @@ const DEFAULT_ALLOW_HEADERS: readonly string[] = [
   'traceparent',
   'tracestate',
 ]
+const DEFAULT_EXPOSE_HEADERS: readonly string[] = ['Retry-After', 'Idempotent-Replayed', 'Date']
 
 /** A client that sends more than this is answered 413; the receiver keeps every body in memory. */
 const MAX_BODY_BYTES = 1024 * 1024
@@ -164,12 +167,13 @@ async function bodyOf(request: IncomingMessage): Promise<string | undefined> {
   return Buffer.concat(parts).toString('utf8')
 }
 
-function allowOrigin(response: ServerResponse, asking: string | undefined, { origin }: CorsOptions): void {
+function allowOrigin(response: ServerResponse, asking: string | undefined, cors: CorsOptions): void {
+  const { exposeHeaders = DEFAULT_EXPOSE_HEADERS, origin } = cors
   const allowed = origin ?? asking
   if (allowed === undefined) return
   response.setHeader('access-control-allow-origin', allowed)
   // Not among the few headers that a page may read without being told so.
-  response.setHeader('access-control-expose-headers', 'Retry-After, Idempotent-Replayed, Date')
+  response.setHeader('access-control-expose-headers', exposeHeaders.join(', '))
   response.setHeader('vary', 'Origin')
 }
 

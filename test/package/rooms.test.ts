@@ -82,8 +82,10 @@ function fault({ from, to, typesOnly }: Arrow): string | undefined {
       if (['engine', 'model', 'events', 'options', 'input', 'api'].includes(target)) return undefined
       if (to === 'dialects/standard.ts' || to === 'dialects/dialect.ts' || to === 'stores/store.ts') return undefined
       return typesOnly ? undefined : `${room} knows engine, model, events, the contracts and the standard dialect`
+    case 'probe':
+      return 'the probe knows errors only'
     case 'index':
-      if (['api', 'client', 'options', 'events', 'model', 'dialects'].includes(target)) return undefined
+      if (['api', 'client', 'options', 'events', 'model', 'dialects', 'probe'].includes(target)) return undefined
       if (to === 'stores/store.ts' || to === 'stores/memory.ts') return undefined
       return typesOnly ? undefined : 'the front door leads to what needs no driver'
     case 'opentelemetry':
