@@ -14,6 +14,7 @@ import type { JournalStore } from 'billonce'
 import { sqliteJournal } from 'billonce/stores/sqlite'
 import ky from 'ky'
 import pRetry from 'p-retry'
+import { median, progress, ratios, report } from './report.ts'
 
 const ROUNDS = 7
 const BODY = { meter: 'exports', quantity: 1, customer: 'cus_1' }
@@ -96,41 +97,27 @@ try {
         if (round === 0) continue
         rates.set(concurrency, [...(rates.get(concurrency) ?? []), (calls / ms) * 1000])
         cpu.set(concurrency, [...(cpu.get(concurrency) ?? []), (user + system) / calls])
-        if (process.stderr.isTTY)
-          process.stderr.write(`\rround ${round} of ${ROUNDS}, ${concurrency} at a time: ${name.padEnd(24)}`)
+        progress(`round ${round} of ${ROUNDS}, ${concurrency} at a time: ${name}`)
       }
     }
   }
-  if (process.stderr.isTTY) process.stderr.write(`\r${''.padEnd(70)}\r`)
-  print()
+  progress()
+  const base = subjects.find(({ name }) => name === 'ky + p-retry')
+  report({
+    name: 'call',
+    tables: [1, 64].map((concurrency) => ({
+      title: `${concurrency === 1 ? 'One at a time' : `${concurrency} at a time`}; time and CPU as ratios to ky + p-retry, which writes nothing down`,
+      head: ['client', 'calls/s', 'time', 'CPU'],
+      rows: subjects.map(({ name, rates, cpu }) => [
+        name,
+        median(rates.get(concurrency) ?? []),
+        median(ratios(base?.rates.get(concurrency) ?? [], rates.get(concurrency) ?? [])),
+        median(ratios(cpu.get(concurrency) ?? [], base?.cpu.get(concurrency) ?? [])),
+      ]),
+    })),
+  })
 } finally {
   server.kill()
   for (const journal of journals) await journal.close()
   rmSync(folder, { recursive: true, force: true })
-}
-
-function print(): void {
-  const base = subjects.find(({ name }) => name === 'ky + p-retry')
-  for (const concurrency of [1, 64]) {
-    console.log(
-      `\n${concurrency === 1 ? 'One at a time' : `${concurrency} at a time`}; time and CPU as ratios to ky + p-retry, which writes nothing down`,
-    )
-    console.log(`${'client'.padEnd(22)}${'calls/s'.padStart(9)}${'time'.padStart(8)}${'CPU'.padStart(8)}`)
-    for (const { name, rates, cpu } of subjects) {
-      // Round by round, then the median: what swings with the machine swings for all of a round.
-      const time = ratios(base?.rates.get(concurrency), rates.get(concurrency))
-      const work = ratios(cpu.get(concurrency), base?.cpu.get(concurrency))
-      console.log(
-        `${name.padEnd(22)}${median(rates.get(concurrency)).toFixed(0).padStart(9)}${median(time).toFixed(2).padStart(8)}${median(work).toFixed(2).padStart(8)}`,
-      )
-    }
-  }
-}
-
-function ratios(above: readonly number[] = [], below: readonly number[] = []): number[] {
-  return above.map((value, index) => value / (below[index] ?? Number.NaN))
-}
-
-function median(values: readonly number[] = []): number {
-  return values.toSorted((one, other) => one - other)[Math.floor(values.length / 2)] ?? Number.NaN
 }
