@@ -200,6 +200,9 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
       const stop = runtime.onWake(waiters.nudgeAll)
       await runtime.sleep(OFFLINE_LOOK_MS, waiters.nudge)
       stop()
+      // Meanwhile it may have been canceled, or settled by another tab or by evidence: then there is nothing to wait for.
+      await reload()
+      if (!isDeliverable(entry)) return false
     }
     return true
   }
@@ -227,8 +230,9 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
 
   const hold = async (reason: HoldReason): Promise<void> => {
     if (!isDeliverable(entry) || entry.reason === reason) return
-    context.events.emit({ type: 'held', ...about(context, entry), reason })
+    // Told once it is on record, so that whoever then reads the journal finds it there.
     await commit('record', { kind: 'held', reason, nextAttemptAtMs: runtime.nowMs() })
+    context.events.emit({ type: 'held', ...about(context, entry), reason })
   }
 
   // --------------------------------------------------------------------------------------------------- the attempt

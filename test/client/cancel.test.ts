@@ -38,6 +38,22 @@ describe('cancel()', () => {
     expect(receiver.ledger.requests).toHaveLength(1)
   })
 
+  test('while a call waits for the network ends its waiting too, within a second or two', async () => {
+    const { billing, receiver } = setUp()
+    vi.stubGlobal('navigator', { onLine: false })
+    try {
+      const waiting = billing.charge(coffee, order)
+      await pass(5000)
+      await settled(billing.cancel(ref))
+      const canceledAtMs = Date.now()
+      expect(await settled(waiting)).toMatchObject({ status: 'canceled', by: 'caller' })
+      expect(Date.now() - canceledAtMs).toBeLessThanOrEqual(2000)
+    } finally {
+      vi.unstubAllGlobals()
+    }
+    expect(receiver.ledger.requests).toHaveLength(0)
+  })
+
   test('twice is once, by name or by key', async () => {
     const { billing } = setUp({ receiver: limited })
     const { key } = await deferred(billing)

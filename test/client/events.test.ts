@@ -1,7 +1,7 @@
 /** Events: what happened, in order, to whoever listens; nothing personal, and no way to stop a payment. */
 import type { BillingEvent } from 'billonce'
 import { cutBody, loseReply, savedFailure, status } from 'billonce/testing'
-import { expect, test } from 'vitest'
+import { expect, test, vi } from 'vitest'
 import { broken, journalWith } from '../engine/tampering.ts'
 import { coffee, pass, SCOPE, setUp, settled, virtualTime } from '../support/world.ts'
 
@@ -196,4 +196,16 @@ test('errors and outcomes hold no credential, and errors no body', async () => {
     expect(text).not.toMatch(/not charged/i)
     expect(error).toMatchObject({ code: expect.stringMatching(/^ERR_/), sentByThisCall: false })
   }
+})
+
+test('why nothing is sent is told once it is on record, so that whoever then reads the journal finds it there', async () => {
+  const { billing } = setUp({ receiver: { faults: [loseReply({ attempt: 1 })] } })
+  const read: Promise<unknown>[] = []
+  billing.subscribe((event) => {
+    if (event.type === 'attempt-ended') vi.stubGlobal('navigator', { onLine: false })
+    if (event.type === 'held') read.push(billing.find({ kind: 'charge', ...order }))
+  })
+  await settled(billing.charge(coffee, order))
+  vi.unstubAllGlobals()
+  expect(await Promise.all(read)).toEqual([expect.objectContaining({ status: 'unknown', reason: 'offline' })])
 })
