@@ -17,11 +17,34 @@ const inBrowser = (browser: Engine) => {
     ...(found?.from === 'system' ? { executablePath: found.path } : {}),
   }
   return {
+    // What Vue's build leaves to the bundler.
+    define: {
+      __VUE_OPTIONS_API__: 'false',
+      __VUE_PROD_DEVTOOLS__: 'false',
+      __VUE_PROD_HYDRATION_MISMATCH_DETAILS__: 'false',
+    },
     // Serves msw's worker script: no generated file in the repository, and never one of another version.
     plugins: [msw({ mode: 'worker-only' })],
     resolve: { conditions: ['source', 'browser', 'module', 'import', 'default'] },
     // Named beforehand, or vite finds them in mid-run on a cold cache and reloads the page under the tests.
-    optimizeDeps: { include: ['ky', 'p-retry', 'idb-keyval', 'uuid', 'fast-check', 'msw', 'msw/browser'] },
+    optimizeDeps: {
+      include: [
+        'ky',
+        'p-retry',
+        'idb-keyval',
+        'uuid',
+        'fast-check',
+        'msw',
+        'msw/browser',
+        'react',
+        'react/jsx-dev-runtime',
+        'react-dom',
+        'react-dom/client',
+        'react-dom/server.browser',
+        '@testing-library/react',
+        'vue',
+      ],
+    },
     test: {
       name: browser,
       include: ['test/browser/**/*.test.ts'],

@@ -24,14 +24,17 @@ const GIVEN = `
     function showNothingHappened(): void
     function showWeAreChecking(delivery: 'continues' | 'ended', key: string): void
     function tellSupport(key: string, reason: string): void
+    const Checkout: typeof import('./examples/react-checkout.tsx').Checkout
   }
 `
 
 test('every TypeScript block compiles', () => {
   const files = new Map(
     documents().flatMap((path) =>
-      blocksOf(textOf(path), 'ts').map(
-        ({ line, code }) => [join(repositoryRoot, `${path} line ${line}.ts`), code] as const,
+      ['ts', 'tsx'].flatMap((language) =>
+        blocksOf(textOf(path), language).map(
+          ({ line, code }) => [join(repositoryRoot, `${path} line ${line}.${language}`), code] as const,
+        ),
       ),
     ),
   )

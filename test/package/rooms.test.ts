@@ -25,6 +25,7 @@ const packageOwners: Record<string, readonly string[]> = {
   'node:sqlite': ['stores/sqlite.ts', 'stores/sqlite-worker.ts'],
   pg: ['stores/postgres.ts'],
   msw: ['testing/msw.ts'],
+  react: ['react.ts'],
   '@opentelemetry/api': ['opentelemetry.ts'],
   commander: ['cli/program.ts'],
   'cli-table3': ['cli/table.ts'],
@@ -93,6 +94,9 @@ function fault({ from, to, typesOnly }: Arrow): string | undefined {
       return typesOnly ? undefined : 'an observer sees events, and takes nothing but types'
     case 'service-worker':
       return typesOnly && target === 'api' ? undefined : 'a worker is handed its client, and takes nothing but types'
+    case 'react':
+      // It holds a client in its hand like any user; what it throws itself are the errors of the front door.
+      return target === 'react' || typesOnly ? undefined : 'a binding takes nothing but types and errors'
     case 'testing':
     case 'cli':
       return target === room ? undefined : `${room} imports the package by its public names`
@@ -181,6 +185,11 @@ test.each<[from: string, to: string, typesOnly: boolean, allowed: boolean]>([
   ['diagnostics-channel.ts', 'events.ts', false, false],
   ['service-worker.ts', 'api.ts', true, true],
   ['service-worker.ts', 'client.ts', false, false],
+  ['react.ts', 'react', false, true],
+  ['react/known.ts', 'react', false, false],
+  ['react/known.ts', 'api.ts', true, true],
+  ['react.ts', 'engine/deliver.ts', false, false],
+  ['client.ts', 'react/known.ts', false, false],
   ['testing/receiver.ts', 'model/key.ts', true, false],
   ['testing/journal-first.ts', 'billonce', false, true],
   ['client.ts', 'left-pad', false, false],
