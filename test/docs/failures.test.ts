@@ -298,7 +298,7 @@ const rows: Readonly<Record<string, Proof>> = {
   },
 
   'tab closed, page reloaded': {
-    file: 'test/examples/browser-page.test.ts',
+    file: 'test/examples/checkout.test.ts',
     test: 'closed while the charge is on the wire, the next visit finds it paid',
   },
 

@@ -1,5 +1,5 @@
 /** What the tests of the documents read out of them. */
-import { readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { repositoryRoot } from '../support/bundle.ts'
 
@@ -7,7 +7,10 @@ import { repositoryRoot } from '../support/bundle.ts'
 export function documents(): readonly string[] {
   const all = readdirSync(repositoryRoot, { recursive: false }).map(String)
   const inDocs = all.includes('docs') ? readdirSync(join(repositoryRoot, 'docs')).map((name) => `docs/${name}`) : []
-  return [...all, ...inDocs].filter((path) => path.endsWith('.md'))
+  const inExamples = readdirSync(join(repositoryRoot, 'examples'))
+    .map((name) => `examples/${name}/README.md`)
+    .filter((path) => existsSync(join(repositoryRoot, path)))
+  return [...[...all, ...inDocs].filter((path) => path.endsWith('.md')), ...inExamples]
 }
 
 export function textOf(path: string): string {
