@@ -79,9 +79,9 @@ async function statesOf(_page: Page, account: Account): Promise<Record<string, s
 interface World {
   browser: RealBrowser
   receiver: Receiver
-  newTab(): Promise<Tab>
+  newTab: () => Promise<Tab>
   /** `account with whose login`, of every charge that came. */
-  asked(): string[]
+  asked: () => string[]
 }
 
 async function openWorld(engine: (typeof engines)[number], options: ReceiverOptions = {}): Promise<World> {
@@ -91,7 +91,7 @@ async function openWorld(engine: (typeof engines)[number], options: ReceiverOpti
   return {
     browser,
     receiver,
-    async newTab() {
+    newTab: async () => {
       const tab = await openTab(browser)
       await tab.run(load)
       return tab
