@@ -110,11 +110,19 @@ function connect(name: string, timeoutMs: number, onGone: () => void): Promise<I
   const opening = new Promise<IDBDatabase>((resolve, reject) => {
     // Where there is no indexedDB, or a policy forbids it, this throws.
     const request = indexedDB.open(name, VERSION)
-    request.onupgradeneeded = () => create(request.result)
+    let whyAborted: DOMException | null = null
+    request.onupgradeneeded = () => {
+      const { transaction } = request
+      // The request will only say that it was aborted, also where the database itself found no space.
+      transaction?.addEventListener('abort', () => {
+        whyAborted = transaction.error
+      })
+      create(request.result)
+    }
     request.onblocked = () => {
       isBlocked = true
     }
-    request.onerror = () => reject(asUnavailable(request.error))
+    request.onerror = () => reject(asUnavailable(whyAborted ?? request.error))
     request.onsuccess = () => {
       const database = request.result
       // One that nobody waits for any more would block the upgrade of another tab for ever.

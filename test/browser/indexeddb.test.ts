@@ -346,6 +346,18 @@ describe('commits', () => {
     expect(await journal.insert(first, [])).toEqual({ inserted: true })
   })
 
+  test('G42: no space for the database itself: refused as full, and made when there is some', async () => {
+    const journal = openJournal()
+    const real = methodOf(IDBObjectStore.prototype, 'put')
+    vi.spyOn(IDBObjectStore.prototype, 'put').mockImplementationOnce(function (this: IDBObjectStore, ...args) {
+      const request = real.apply(this, args)
+      request.addEventListener('success', () => runOutOfSpace(this.transaction))
+      return request
+    })
+    await expect(journal.insert(first, [])).rejects.toEqual(unavailable('full'))
+    expect(await journal.insert(first, [])).toEqual({ inserted: true })
+  })
+
   test('G42: the one that is too large fails alone', async () => {
     const journal = openJournal()
     await journal.knowsSinceMs('charge')
