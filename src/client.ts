@@ -16,7 +16,7 @@ import type {
   WriteOptions,
 } from './api.ts'
 import { deliverFirst, startBackground } from './engine/background.ts'
-import { emitChange, guarded } from './engine/context.ts'
+import { emitChange, guarded, pagesOf, revisionsOf } from './engine/context.ts'
 import type { Context } from './engine/context.ts'
 import { abortedError, deliver } from './engine/deliver.ts'
 import type { Delivered, Delivery } from './engine/deliver.ts'
@@ -56,6 +56,7 @@ import { standingOf } from './model/verdict.ts'
 import type { Receipt } from './model/verdict.ts'
 import { readMs, readObject, readOptions, refuseShortWindow, refuseUnknownOptions } from './options.ts'
 import type { BillingClientOptions } from './options.ts'
+import type { Page } from './stores/store.ts'
 
 /**
  * Makes a client. Touches nothing: no file, no database, no listener and no timer before the first call.
@@ -215,8 +216,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
    * stopped because another succeeded, the success.
    */
   const decidingRevision = async (of: JournalEntry): Promise<JournalEntry | undefined> => {
-    const all = await read(() => store.history({ scope: settings.scope, kind: of.kind, operationId: of.operationId }))
-    const revisions = all.filter((other) => other.endpoint === settings.endpoint && other.subject === of.subject)
+    const revisions = await revisionsOf(context, of)
     const isStopped =
       of.state === 'canceled' ? of.by === 'superseded' : of.state === 'unknown' && of.reason === 'superseded'
     return (
@@ -262,20 +262,17 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
 
   async function* entries(filter: EntriesFilter = {}): AsyncGenerator<EntryView> {
     const { contradicted, kind, operationId, states } = readFilter(filter)
-    let after: string | undefined
-    do {
-      const cursor = after
-      const page = await read(() =>
-        store.list({ endpoint: settings.endpoint, scope: settings.scope, kind, operationId, states }, 100, cursor),
-      )
-      for (const entry of page.entries) {
+    const { endpoint, scope } = settings
+    const page = (after?: string): Promise<Page> =>
+      store.list({ endpoint, scope, kind, operationId, states }, 100, after)
+    for await (const { entries: found, unreadable } of pagesOf(context, 'read', page)) {
+      for (const entry of found) {
         if (contradicted === undefined || contradicted === (entry.contradiction !== null)) yield viewOf(entry)
       }
-      if (page.unreadable > 0) {
-        context.events.emit({ type: 'left-alone', why: 'unreadable', count: page.unreadable, atMs: runtime.nowMs() })
+      if (unreadable > 0) {
+        context.events.emit({ type: 'left-alone', why: 'unreadable', count: unreadable, atMs: runtime.nowMs() })
       }
-      after = page.next
-    } while (after !== undefined)
+    }
   }
 
   const viewOf = (entry: JournalEntry): EntryView => ({
@@ -351,7 +348,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     refuseIfClosed()
     refuseUnknownOptions(retryOptions, ['deadlineMs', 'despiteUnrecordedRefusal', 'signal'], '')
     const { deadlineMs, despiteUnrecordedRefusal = false, signal } = retryOptions
-    const budget = budgetOf(deadlineMs === undefined ? undefined : readMs(deadlineMs, 'deadlineMs', 0, 1))
+    const budget = budgetOf(readMs(deadlineMs, 'deadlineMs', undefined, 1))
     if (signal?.aborted) throw abortedError(undefined, false, signal)
     const opened = await openNextRevision(context, await found(ref), despiteUnrecordedRefusal)
     if (opened.kind === 'answer') return outcome((await decidingRevision(opened.entry)) ?? opened.entry, false)

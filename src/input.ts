@@ -72,7 +72,7 @@ export function readCall(
   )
   return {
     signal,
-    deadlineMs: deadlineMs === undefined ? undefined : readMs(deadlineMs, 'deadlineMs', 0, 1),
+    deadlineMs: readMs(deadlineMs, 'deadlineMs', undefined, 1),
     call: {
       definition,
       operationId: readOperationId(options.operationId),
@@ -82,8 +82,7 @@ export function readCall(
         idempotencyKey === undefined ? undefined : readIdempotencyKey(idempotencyKey, settings.dialect.keyLimits),
       eventAtMs,
       volatileFields: [...volatileFields],
-      sendBeforeMs:
-        sendBeforeMs === undefined ? undefined : readMs(sendBeforeMs, 'sendBeforeMs', 0, 1, Number.MAX_SAFE_INTEGER),
+      sendBeforeMs: readMs(sendBeforeMs, 'sendBeforeMs', undefined, 1, Number.MAX_SAFE_INTEGER),
       reopen: options.reopen === true,
       despiteUnrecordedRefusal: options.despiteUnrecordedRefusal === true,
       background: options.background === true,

@@ -111,16 +111,6 @@ const KNOWN = [
   'windowMarginMs',
   'writes',
 ] as const satisfies readonly (keyof BillingClientOptions)[]
-const KNOWN_RETRY = [
-  'alsoStatuses',
-  'attemptTimeoutMs',
-  'baseDelayMs',
-  'deadlineMs',
-  'maxAttempts',
-  'maxBackgroundDelayMs',
-  'maxDelayMs',
-  'maxRetryAfterMs',
-] as const satisfies readonly (keyof RetryOptions)[]
 
 /**
  * Reads a client's options. Touches nothing: no file, no database, no timer.
@@ -202,13 +192,13 @@ export function readObject(value: unknown, field: string): void {
   mustBe(typeof value === 'object' && value !== null, field, 'an object')
 }
 
-export function readMs(
+export function readMs<D extends number | undefined>(
   value: unknown,
   name: string,
-  defaultMs: number,
+  defaultMs: D,
   leastMs: number,
   mostMs: number = 2 ** 31 - 1,
-): number {
+): number | D {
   if (value === undefined) return defaultMs
   const isRight = typeof value === 'number' && value >= leastMs && value <= mostMs
   if (!isRight) refuse(name, `must be a number of milliseconds from ${leastMs} to ${mostMs}`)
@@ -288,14 +278,13 @@ function readRetention(retention: RetentionOptions): { finalMs: number; namesMs:
 
 function readPolicy(retry: RetryOptions): RetryPolicy {
   readObject(retry, 'retry')
-  refuseUnknownOptions(retry, KNOWN_RETRY, 'retry.')
   const alsoStatuses = readList<number>(retry.alsoStatuses, 'retry.alsoStatuses')
   mustBe(
     alsoStatuses.every((status) => Number.isInteger(status) && status >= 400 && status < 500),
     'retry.alsoStatuses',
     'a list of statuses from 400 to 499',
   )
-  return {
+  const policy = {
     maxAttempts: readWhole(retry.maxAttempts, 'retry.maxAttempts', 5, 1, 100),
     attemptTimeoutMs: readMs(retry.attemptTimeoutMs, 'retry.attemptTimeoutMs', 30_000, 1),
     deadlineMs: readMs(retry.deadlineMs, 'retry.deadlineMs', 60_000, 1),
@@ -304,7 +293,9 @@ function readPolicy(retry: RetryOptions): RetryPolicy {
     maxBackgroundDelayMs: readMs(retry.maxBackgroundDelayMs, 'retry.maxBackgroundDelayMs', 300_000, 0),
     maxRetryAfterMs: readMs(retry.maxRetryAfterMs, 'retry.maxRetryAfterMs', 24 * HOUR_MS, 0, 24 * HOUR_MS),
     alsoStatuses,
-  }
+  } satisfies Record<keyof RetryOptions, unknown>
+  refuseUnknownOptions(retry, Object.keys(policy), 'retry.')
+  return policy
 }
 
 function readCredentials(options: BillingClientOptions, scope: string, dialect: Dialect): CredentialsOption {

@@ -9,8 +9,9 @@
  */
 import { isClaimedByOther, isDeliverable, isInDoubt } from '../model/entry.ts'
 import type { DeliverableEntry } from '../model/entry.ts'
+import type { Page } from '../stores/store.ts'
 import { holderOf } from './claim.ts'
-import { guarded } from './context.ts'
+import { guarded, pagesOf, placeOf } from './context.ts'
 import type { Context } from './context.ts'
 import { deliver, endOf } from './deliver.ts'
 import { nextLookAtMs, runPass } from './resume.ts'
@@ -144,15 +145,12 @@ async function longestAgo(
   context: Context,
   isDue: IsDue,
 ): Promise<{ entry: DeliverableEntry | undefined; nextAtMs: number | undefined }> {
-  const { endpoint, scope } = context.settings
   let best: DeliverableEntry | undefined
   let nextAtMs: number | undefined
-  let after: string | undefined
   const rankOf = (entry: DeliverableEntry): number => (isInDoubt(entry) ? 0 : 1)
   const sinceOf = (entry: DeliverableEntry): number => entry.attempts.at(-1)?.beganAtMs ?? entry.namedAtMs
-  do {
-    const cursor = after
-    const page = await guarded(context, 'list', () => context.store.listDeliverable({ endpoint, scope }, 256, cursor))
+  const read = (after?: string): Promise<Page> => context.store.listDeliverable(placeOf(context), 256, after)
+  for await (const page of pagesOf(context, 'list', read)) {
     for (const entry of page.entries) {
       if (!isDeliverable(entry) || !context.definitions.has(entry.kind) || (await isAtWork(context, entry))) continue
       if (!isDue(entry)) {
@@ -163,8 +161,7 @@ async function longestAgo(
         !best || rankOf(entry) < rankOf(best) || (rankOf(entry) === rankOf(best) && sinceOf(entry) < sinceOf(best))
       if (isBetter) best = entry
     }
-    after = page.next
-  } while (after !== undefined)
+  }
   return { entry: best, nextAtMs }
 }
 

@@ -7,7 +7,7 @@ import type { BillingEvent, Events, StateReason } from '../events.ts'
 import { glimpseOf, windowEndsAtMs } from '../model/entry.ts'
 import type { JournalEntry } from '../model/entry.ts'
 import type { AnyWriteDefinition } from '../model/operation.ts'
-import type { JournalStore } from '../stores/store.ts'
+import type { JournalStore, Page } from '../stores/store.ts'
 import type { CredentialsOption } from './credentials.ts'
 import type { Delivery } from './deliver.ts'
 import type { Runtime } from './runtime.ts'
@@ -128,6 +128,38 @@ export function emitChange(context: Context, before: JournalEntry | undefined, a
     const { attempt, word } = after.contradiction
     context.events.emit({ type: 'contradiction', ...about(context, after), attempt, word })
   }
+}
+
+/** All revisions of an operation under its endpoint, in order. */
+export async function revisionsOf(
+  context: Context,
+  of: JournalEntry,
+  details?: () => StepDetails,
+): Promise<readonly JournalEntry[]> {
+  const all = await guarded(context, 'read', () => context.store.history(of), details)
+  return all
+    .filter((other) => other.endpoint === of.endpoint && other.subject === of.subject)
+    .toSorted((one, other) => one.revision - other.revision)
+}
+
+/** The part of the journal that a client is for. */
+export function placeOf({ settings: { endpoint, scope } }: Context): { endpoint: string; scope: string } {
+  return { endpoint, scope }
+}
+
+/** A listing of the journal, page by page as they are asked for. */
+export async function* pagesOf(
+  context: Context,
+  step: 'read' | 'list',
+  read: (after: string | undefined) => Promise<Page>,
+): AsyncGenerator<Page> {
+  let after: string | undefined
+  do {
+    const cursor = after
+    const page = await guarded(context, step, () => read(cursor))
+    yield page
+    after = page.next
+  } while (after !== undefined)
 }
 
 /** What a failed step of the journal leaves to say. */

@@ -6,7 +6,6 @@ import type { HoldReason, JournalEntry } from '../model/entry.ts'
 import { readHeaders } from '../model/headers.ts'
 import type { Context } from './context.ts'
 import { DONE } from './runtime.ts'
-import type { Runtime } from './runtime.ts'
 
 export interface CredentialsRequest {
   /** The scope of the entry that is to be sent. */
@@ -29,34 +28,20 @@ export type CredentialsOption = (request: CredentialsRequest) => Credentials | P
 export type AtHand = { readonly headers: Readonly<Record<string, string>> } | { readonly held: HoldReason }
 
 /** Asks for the credentials of an entry's next attempt; resolves in bounded time and never rejects. */
-export function credentialsFor(context: Context, entry: JournalEntry): Promise<AtHand> {
+export async function credentialsFor(context: Context, entry: JournalEntry): Promise<AtHand> {
   const { settings, runtime } = context
   const previousStatus = entry.attempts.at(-1)?.status
-  return askCredentials(
-    settings.credentials,
-    {
-      scope: entry.scope,
-      attempt: entry.attemptsBegun + 1,
-      ...(previousStatus === undefined ? {} : { previousStatus }),
-    },
-    entry.request.keyHeader.name,
-    settings.credentialsTimeoutMs,
-    runtime,
-  )
-}
-
-/** Asks for credentials; resolves within `timeoutMs` and never rejects. */
-async function askCredentials(
-  ask: CredentialsOption,
-  request: CredentialsRequest,
-  keyHeaderName: string,
-  timeoutMs: number,
-  runtime: Runtime,
-): Promise<AtHand> {
+  const request: CredentialsRequest = {
+    scope: entry.scope,
+    attempt: entry.attemptsBegun + 1,
+    ...(previousStatus === undefined ? {} : { previousStatus }),
+  }
   const timedOut = new AbortController()
-  const late = runtime.sleep(timeoutMs, timedOut.signal).then((): AtHand => ({ held: 'no-credentials' }))
+  const late = runtime
+    .sleep(settings.credentialsTimeoutMs, timedOut.signal)
+    .then((): AtHand => ({ held: 'no-credentials' }))
   const asked = (async (): Promise<AtHand> => {
-    const credentials: unknown = await ask(request)
+    const credentials: unknown = await settings.credentials(request)
     if (
       typeof credentials !== 'object' ||
       credentials === null ||
@@ -66,7 +51,7 @@ async function askCredentials(
       return { held: 'no-credentials' }
     }
     if (credentials.scope !== request.scope) return { held: 'other-login' }
-    return { headers: readHeaders(credentials.headers, keyHeaderName) }
+    return { headers: readHeaders(credentials.headers, entry.request.keyHeader.name) }
   })().catch((): AtHand => ({ held: 'no-credentials' }))
   try {
     return await Promise.race([asked, late])

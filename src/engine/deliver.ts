@@ -27,8 +27,8 @@ import type { AnyWriteDefinition } from '../model/operation.ts'
 import { factsOf } from '../model/verdict.ts'
 import type { Reply, ReplyFacts, Verdict } from '../model/verdict.ts'
 import { claimUntil, holderOf } from './claim.ts'
-import { about, dialectOf, emitChange, guarded, reasonOf } from './context.ts'
-import type { Context } from './context.ts'
+import { about, dialectOf, emitChange, guarded, reasonOf, revisionsOf } from './context.ts'
+import type { Context, StepDetails } from './context.ts'
 import { credentialsFor } from './credentials.ts'
 import type { AtHand } from './credentials.ts'
 import { nextStep } from './schedule.ts'
@@ -102,8 +102,10 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
 
   // ------------------------------------------------------------------------------------------------- the journal
 
+  const details = (): StepDetails => ({ sentByThisCall: requestsSent > 0, entry })
+
   const step = <T>(name: 'read' | 'begin' | 'record', action: () => Promise<T>): Promise<T> =>
-    guarded(context, name, action, () => ({ sentByThisCall: requestsSent > 0, entry }))
+    guarded(context, name, action, details)
 
   /** Takes over what others wrote. */
   const reload = (): Promise<void> =>
@@ -222,10 +224,8 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
   }
 
   const otherRevisions = async (of: DeliverableEntry): Promise<readonly JournalEntry[]> => {
-    const all = await step('read', () => store.history(of))
-    return all.filter(
-      (other) => other.endpoint === of.endpoint && other.subject === of.subject && other.revision !== of.revision,
-    )
+    const all = await revisionsOf(context, of, details)
+    return all.filter((other) => other.revision !== of.revision)
   }
 
   const hold = async (reason: HoldReason): Promise<void> => {

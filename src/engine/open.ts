@@ -4,7 +4,7 @@
  */
 import type { Dialect } from '../dialects/dialect.ts'
 import { OperationConflictError, RevisionRefusedError, titleOf } from '../errors.ts'
-import { advance, glimpseOf, isDeliverable, isHoldReason, newEntry } from '../model/entry.ts'
+import { advance, baseOf, glimpseOf, isDeliverable, isHoldReason, newEntry } from '../model/entry.ts'
 import type { DeliverableEntry, EntryDraft, EntryEvent, JournalEntry } from '../model/entry.ts'
 import { keyOf, sameName } from '../model/key.ts'
 import type { IdempotencyKey, OperationId, OperationName } from '../model/key.ts'
@@ -183,30 +183,16 @@ export async function openNextRevision(
 /** The same write under the key of the next revision, which nobody has sent, however old the event is. */
 function nextDraftOf(latest: JournalEntry, revision: number, dialect: Dialect, nowMs: number): EntryDraft {
   const key = keyOf(latest, revision)
-  const { scope, kind, subject, operationId, endpoint, endpointNamed, fingerprint, expected, volatileFields, keyed } =
-    latest
   return {
-    scope,
-    kind,
-    subject,
-    operationId,
-    endpoint,
-    endpointNamed,
-    fingerprint,
-    expected,
-    volatileFields,
-    keyed,
+    // What it has lived through is made afresh by newEntry.
+    ...baseOf(latest),
     key,
     revision,
     request: { ...latest.request, keyHeader: dialect.keyHeader(key) },
-    dialect: latest.dialect,
-    longestRequestMs: latest.longestRequestMs,
     namedAtMs: nowMs,
-    eventAtMs: latest.eventAtMs,
     mayPredateJournal: false,
     window: { ...latest.window, startAtMs: latest.window.names === 'shared' ? nowMs : null },
     sendBeforeAtMs: latest.sendBeforeAtMs === null ? null : nowMs + (latest.sendBeforeAtMs - latest.namedAtMs),
-    acceptUntilAtMs: latest.acceptUntilAtMs,
   }
 }
 

@@ -5,7 +5,7 @@
  */
 import { advance, isFinal } from '../model/entry.ts'
 import type { JournalEntry } from '../model/entry.ts'
-import { guarded } from './context.ts'
+import { guarded, pagesOf, placeOf, revisionsOf } from './context.ts'
 import type { Context } from './context.ts'
 
 export interface PruneSummary {
@@ -23,15 +23,8 @@ export async function runPrune(context: Context, onProgress: (done: number) => v
   let bodies = 0
   let operations = 0
   let done = 0
-  let after: string | undefined
-  do {
-    const cursor = after
-    const filter = {
-      endpoint: settings.endpoint,
-      scope: settings.scope,
-      states: ['succeeded', 'rejected', 'canceled'] as const,
-    }
-    const page = await guarded(context, 'list', () => store.list(filter, 100, cursor))
+  const filter = { ...placeOf(context), states: ['succeeded', 'rejected', 'canceled'] as const }
+  for await (const page of pagesOf(context, 'list', (after) => store.list(filter, 100, after))) {
     for (const entry of page.entries) {
       if (context.closing.aborted) return { bodies, operations }
       done += 1
@@ -44,18 +37,15 @@ export async function runPrune(context: Context, onProgress: (done: number) => v
       }
     }
     onProgress(done)
-    after = page.next
-  } while (after !== undefined)
+  }
   return { bodies, operations }
 }
 
 /** Removes the whole operation of an entry if all of it is final and older than the time; asked for its first revision only. */
 async function isForgotten(context: Context, entry: JournalEntry, beforeMs: number): Promise<boolean> {
-  const all = await guarded(context, 'read', () => context.store.history(entry))
-  const revisions = all.filter((other) => other.endpoint === entry.endpoint && other.subject === entry.subject)
+  const revisions = await revisionsOf(context, entry)
   const isOld = (other: JournalEntry): boolean =>
     isFinal(other) && !other.contradiction && other.settledAtMs <= beforeMs
-  const first = Math.min(...revisions.map((other) => other.revision))
-  if (entry.revision !== first || !revisions.every(isOld)) return false
+  if (entry.revision !== revisions[0]?.revision || !revisions.every(isOld)) return false
   return await guarded(context, 'record', () => context.store.remove(revisions))
 }

@@ -10,7 +10,7 @@ import { judge } from '../model/judgement.ts'
 import type { EvidenceRefusal, LookUpRules } from '../model/judgement.ts'
 import type { ListFilter } from '../stores/store.ts'
 import { holderOf } from './claim.ts'
-import { about, dialectOf, emitChange, guarded } from './context.ts'
+import { about, dialectOf, emitChange, guarded, pagesOf, placeOf } from './context.ts'
 import type { Context } from './context.ts'
 import { credentialsFor } from './credentials.ts'
 import { forEachOf } from './pool.ts'
@@ -139,18 +139,14 @@ async function lookAt(
 }
 
 async function* needingEvidence(context: Context, signal: AbortSignal | undefined): AsyncGenerator<JournalEntry> {
-  const { settings, store } = context
-  const filter: ListFilter = { endpoint: settings.endpoint, scope: settings.scope, states: ['unknown', 'accepted'] }
-  let after: string | undefined
-  do {
-    const cursor = after
-    const page = await guarded(context, 'list', () => store.list(filter, 64, cursor))
+  const { store } = context
+  const filter: ListFilter = { ...placeOf(context), states: ['unknown', 'accepted'] }
+  for await (const page of pagesOf(context, 'list', (after) => store.list(filter, 64, after))) {
     for (const entry of page.entries) {
       if (context.closing.aborted || signal?.aborted) return
       if (!entry.contradiction) yield entry
     }
-    after = page.next
-  } while (after !== undefined)
+  }
 }
 
 export function refuseNoLookUp(): never {

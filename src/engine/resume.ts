@@ -4,10 +4,10 @@
  */
 import type { DeliverableEntry, EntryState } from '../model/entry.ts'
 import { isDeliverable } from '../model/entry.ts'
-import { guarded } from './context.ts'
+import { guarded, pagesOf, placeOf } from './context.ts'
 import type { Context } from './context.ts'
 import { deliver } from './deliver.ts'
-import type { OpenCount } from '../stores/store.ts'
+import type { OpenCount, Page } from '../stores/store.ts'
 import { forEachOf } from './pool.ts'
 import type { Budget } from './waiters.ts'
 
@@ -63,17 +63,7 @@ export interface PassResult extends ResumeSummary {
  */
 export async function runPass(context: Context, pass: Pass): Promise<PassResult> {
   const { settings, store, runtime, events } = context
-  const counts: Record<EntryState | 'waiting' | 'failed', number> = {
-    pending: 0,
-    sending: 0,
-    accepted: 0,
-    rejected: 0,
-    canceled: 0,
-    succeeded: 0,
-    unknown: 0,
-    waiting: 0,
-    failed: 0,
-  }
+  const counts = { succeeded: 0, accepted: 0, rejected: 0, canceled: 0, unknown: 0, waiting: 0, failed: 0 }
   let found = 0
   let done = 0
   let unreadable = 0
@@ -119,18 +109,14 @@ export async function runPass(context: Context, pass: Pass): Promise<PassResult>
 
   const open = await guarded(context, 'list', () => store.countOpen())
   const deliverable = async function* (): AsyncGenerator<DeliverableEntry> {
-    let after: string | undefined
-    do {
-      const cursor = after
-      const page = await guarded(context, 'list', () =>
-        store.listDeliverable({ endpoint: settings.endpoint, scope: settings.scope }, PAGE, cursor),
-      )
+    const read = (after?: string): Promise<Page> => store.listDeliverable(placeOf(context), PAGE, after)
+    for await (const page of pagesOf(context, 'list', read)) {
       unreadable += page.unreadable
       found += page.entries.length
       pass.onProgress?.({ done, found })
       yield* page.entries.filter(isDeliverable)
-      after = page.next
-    } while (after !== undefined && !isOver())
+      if (isOver()) return
+    }
   }
   await forEachOf(deliverable(), settings.concurrency, async (entry) => {
     await take(entry)
@@ -154,13 +140,7 @@ export async function runPass(context: Context, pass: Pass): Promise<PassResult>
   if (unreadable > 0) events.emit({ type: 'left-alone', why: 'unreadable', count: unreadable, atMs: runtime.nowMs() })
   return {
     total: found,
-    succeeded: counts.succeeded,
-    accepted: counts.accepted,
-    rejected: counts.rejected,
-    canceled: counts.canceled,
-    unknown: counts.unknown,
-    waiting: counts.waiting,
-    failed: counts.failed,
+    ...counts,
     unreadable,
     needEvidence: { accepted: countHere('accepted') + counts.accepted, unknown: countHere('unknown') + counts.unknown },
     elsewhere,

@@ -585,45 +585,26 @@ function begun(entry: DeliverableEntry, claim: Claim, nowMs: number): SendingEnt
 
 function replied(entry: JournalEntry, event: EntryEvent & { kind: 'replied' }, nowMs: number): JournalEntry {
   const { verdict } = event
+  const ended = (why?: string): JournalEntry =>
+    endAttempt(entry, event, { result: verdict.kind, ...(why === undefined ? {} : { why }) }, nowMs)
   switch (verdict.kind) {
     case 'succeeded':
-      return applied(entry, event, verdict.receipt, nowMs, (base) => ({
-        ...base,
-        state: 'succeeded',
-        receipt: verdict.receipt,
-        settledAtMs: nowMs,
-      }))
     case 'accepted':
-      return applied(entry, event, verdict.receipt, nowMs, (base) => ({
-        ...base,
-        state: 'accepted',
-        receipt: verdict.receipt,
-        progress: verdict.progress,
-        nextAction: verdict.nextAction ?? null,
-      }))
+      return applied(entry, event, verdict, nowMs)
     case 'refused':
       return refused(entry, event, verdict.rejection, nowMs)
     case 'not-accepted':
-      return withReason(
-        endAttempt(entry, event, { result: 'not-accepted', why: verdict.reason }, nowMs),
-        verdict.reason,
-      )
+      return withReason(ended(verdict.reason), verdict.reason)
     case 'busy':
-      return orNoKey(withReason(endAttempt(entry, event, { result: 'busy' }, nowMs), 'busy'))
+      return orNoKey(withReason(ended(), 'busy'))
     case 'unclear':
-      return orNoKey(
-        withReason(endAttempt(entry, event, { result: 'unclear', why: verdict.why }, nowMs), 'no-clear-reply'),
-      )
+      return orNoKey(withReason(ended(verdict.why), 'no-clear-reply'))
     case 'conflict':
-      return unknownIfDeliverable(endAttempt(entry, event, { result: 'conflict' }, nowMs), 'key-conflict', null)
+      return unknownIfDeliverable(ended(), 'key-conflict', null)
     case 'recorded-failure':
-      return unknownIfDeliverable(
-        endAttempt(entry, event, { result: 'recorded-failure' }, nowMs),
-        'recorded-failure',
-        null,
-      )
+      return unknownIfDeliverable(ended(), 'recorded-failure', null)
     case 'receipt-differs': {
-      const noted = endAttempt(entry, event, { result: 'receipt-differs' }, nowMs)
+      const noted = ended()
       // For another amount, but made: from a final state that is a contradiction like any other.
       return isFinal(noted)
         ? contradictedBy(noted, event, { word: 'receipt-differs', receipt: verdict.receipt, rejection: null }, nowMs)
@@ -638,18 +619,23 @@ function replied(entry: JournalEntry, event: EntryEvent & { kind: 'replied' }, n
 function applied(
   entry: JournalEntry,
   event: EntryEvent & { kind: 'replied' },
-  receipt: Receipt,
+  verdict: Verdict & { kind: 'succeeded' | 'accepted' },
   nowMs: number,
-  settle: (base: EntryBase) => SucceededEntry | AcceptedEntry,
 ): JournalEntry {
-  const word = event.verdict.kind === 'succeeded' ? 'succeeded' : 'accepted'
+  const { kind: word, receipt } = verdict
   const noted = endAttempt(entry, event, { result: word }, nowMs)
   const before = heldReceipt(noted)
   if (isFinal(noted)) {
     const isSame = noted.state === 'succeeded' && before?.id === receipt.id
     return isSame ? noted : contradictedBy(noted, event, { word, receipt, rejection: null }, nowMs)
   }
-  const settled = noted.state === 'accepted' && word === 'accepted' ? noted : settle(baseOf(noted))
+  const base = baseOf(noted)
+  const settled: JournalEntry =
+    verdict.kind === 'succeeded'
+      ? { ...base, state: 'succeeded', receipt, settledAtMs: nowMs }
+      : noted.state === 'accepted'
+        ? noted
+        : { ...base, state: 'accepted', receipt, progress: verdict.progress, nextAction: verdict.nextAction ?? null }
   // Two receipts of different things under one key: perhaps two effects, so a person has to look.
   return before && before.id !== receipt.id
     ? contradictedBy(settled, event, { word, receipt: settled === noted ? receipt : before, rejection: null }, nowMs)
@@ -746,7 +732,7 @@ function unknown(entry: JournalEntry, reason: UnknownReason, receipt: Receipt | 
 }
 
 /** What entries of all states share, with the claim let go. */
-function baseOf(entry: JournalEntry): EntryBase {
+export function baseOf(entry: JournalEntry): EntryBase {
   const {
     state: _state,
     reason: _reason,

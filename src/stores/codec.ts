@@ -73,7 +73,13 @@ const orNull =
   (check: Check): Check =>
   (value) =>
     value === null || check(value)
-const isReceipt: Check = (value) => isJsonObject(value) && isText(value['id']) && isJsonObject(value['reply'])
+/** An object that has these fields; others it may have too. */
+const like = (shape: Readonly<Record<string, Check>>): Check => {
+  const fields = Object.entries(shape)
+  return (value) => isJsonObject(value) && fields.every(([name, isRight]) => isRight(value[name]))
+}
+const isReceipt = like({ id: isText, reply: isJsonObject })
+const isAttempt = like({ number: isWhole, beganAtMs: isTime })
 
 const SHAPE: Readonly<Record<string, Check>> = {
   version: isWhole,
@@ -85,46 +91,40 @@ const SHAPE: Readonly<Record<string, Check>> = {
   subject: orNull(isText),
   operationId: isText,
   revision: (value) => typeof value === 'number' && Number.isSafeInteger(value) && value >= 1,
-  request: (value) =>
-    isJsonObject(value) &&
-    isText(value['method']) &&
-    isText(value['path']) &&
-    isText(value['contentType']) &&
-    orNull(isString)(value['body']) &&
-    isJsonObject(value['headers']) &&
-    isJsonObject(value['keyHeader']) &&
-    isText(value['keyHeader']['name']) &&
-    isText(value['keyHeader']['value']),
+  request: like({
+    method: isText,
+    path: isText,
+    contentType: isText,
+    body: orNull(isString),
+    headers: isJsonObject,
+    keyHeader: like({ name: isText, value: isText }),
+  }),
   fingerprint: isJsonObject,
   expected: isJsonObject,
   volatileFields: isList,
-  dialect: (value) => isJsonObject(value) && isText(value['name']) && isWhole(value['version']),
+  dialect: like({ name: isText, version: isWhole }),
   keyed: isFlag,
   longestRequestMs: isTime,
   namedAtMs: isTime,
   eventAtMs: orNull(isTime),
   mayPredateJournal: isFlag,
-  window: (value) =>
-    isJsonObject(value) &&
-    (value['names'] === 'shared' || value['names'] === 'own') &&
-    orNull(isTime)(value['startAtMs']) &&
-    isTime(value['lengthMs']) &&
-    isTime(value['marginMs']),
+  window: like({
+    names: (value) => value === 'shared' || value === 'own',
+    startAtMs: orNull(isTime),
+    lengthMs: isTime,
+    marginMs: isTime,
+  }),
   sendBeforeAtMs: orNull(isTime),
   acceptUntilAtMs: orNull(isTime),
   evidence: isList,
   misses: isWhole,
   attemptsBegun: isWhole,
-  attempts: (value) =>
-    Array.isArray(value) &&
-    value.every((attempt) => isJsonObject(attempt) && isWhole(attempt['number']) && isTime(attempt['beganAtMs'])),
+  attempts: (value) => Array.isArray(value) && value.every(isAttempt),
   droppedInDoubt: isWhole,
   lastAmbiguousAtMs: orNull(isTime),
-  claim: orNull(
-    (value) => isJsonObject(value) && isText(value['owner']) && isWhole(value['fence']) && isTime(value['untilMs']),
-  ),
+  claim: orNull(like({ owner: isText, fence: isWhole, untilMs: isTime })),
   highestWallMs: isTime,
-  contradiction: orNull((value) => isJsonObject(value) && isText(value['word']) && orNull(isReceipt)(value['receipt'])),
+  contradiction: orNull(like({ word: isText, receipt: orNull(isReceipt) })),
   state: (value) => typeof value === 'string' && Object.hasOwn(STATES, value),
 }
 
@@ -135,7 +135,7 @@ const STATES: Readonly<Record<JournalEntry['state'], Readonly<Record<string, Che
   unknown: { reason: isText, receipt: orNull(isReceipt) },
   succeeded: { receipt: isReceipt, settledAtMs: isTime },
   rejected: {
-    rejection: (value) => isJsonObject(value) && isText(value['kind']) && isFlag(value['behindKey']),
+    rejection: like({ kind: isText, behindKey: isFlag }),
     settledAtMs: isTime,
   },
   canceled: { by: isText, settledAtMs: isTime },
