@@ -49,8 +49,12 @@ interface Command {
 const launchTimeoutMs = 60_000
 
 /** Starts the engine with a fresh profile and waits for its page. `await using` ends it and removes the profile. */
-export async function openRealBrowser(engine: Engine, moreArgs: readonly string[] = []): Promise<RealBrowser> {
-  const browser = new RealBrowser(engine, moreArgs)
+export async function openRealBrowser(
+  engine: Engine,
+  moreArgs: readonly string[] = [],
+  host?: string,
+): Promise<RealBrowser> {
+  const browser = new RealBrowser(engine, moreArgs, host)
   try {
     await browser.launch()
     return browser
@@ -64,6 +68,7 @@ export class RealBrowser implements AsyncDisposable {
   /** Every request but our own to the page, in the order in which they came. */
   readonly requests: SeenRequest[] = []
   readonly #engine: Engine
+  readonly #host: string
   readonly #process: SpawnedBrowser
   readonly #handlers = new Map<string, Handler>()
   readonly #server: Server = createServer((request, response) => {
@@ -81,8 +86,10 @@ export class RealBrowser implements AsyncDisposable {
   #running: Command | undefined
   #lastId = 0
 
-  constructor(engine: Engine, moreArgs: readonly string[] = []) {
+  /** @param host an address of this machine; only a page of the loopback's is a secure context without https */
+  constructor(engine: Engine, moreArgs: readonly string[] = [], host: string = '127.0.0.1') {
     this.#engine = engine
+    this.#host = host
     this.#process = new SpawnedBrowser(engine, moreArgs)
   }
 
@@ -90,7 +97,7 @@ export class RealBrowser implements AsyncDisposable {
     return this.#process.profile
   }
 
-  /** `http://127.0.0.1:port`, the same for every launch. */
+  /** `http://host:port`, the same for every launch. */
   get origin(): string {
     if (this.#origin === undefined) throw new Error('Not launched yet')
     return this.#origin
@@ -104,8 +111,8 @@ export class RealBrowser implements AsyncDisposable {
   /** Starts the browser on its profile, the first time or after {@link kill}; resolves when its page is ready. */
   async launch(): Promise<void> {
     if (this.#origin === undefined) {
-      await new Promise<void>((resolve) => this.#server.listen(0, '127.0.0.1', resolve))
-      this.#origin = `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}`
+      await new Promise<void>((resolve) => this.#server.listen(0, this.#host, resolve))
+      this.#origin = `http://${this.#host}:${(this.#server.address() as AddressInfo).port}`
     }
     this.#launch += 1
     await this.#process.open(`${this.#origin}/?launch=${this.#launch}`)
