@@ -21,7 +21,9 @@ function webLocks(): LockManager | undefined {
 
 export interface OwnerLock {
   /** Resolves when the lock is held or cannot be; how long to wait for it is the caller's to say. */
-  readonly hold: () => Promise<void>
+  readonly hold: (id: string) => Promise<void>
+  /** There is no claim on this entry any more; with the last one the lock goes. */
+  readonly letGo: (id: string) => void
   readonly release: () => void
 }
 
@@ -29,35 +31,69 @@ export interface OwnerLock {
  * A lock that says that this page lives. It has to be held before a claim becomes durable, or another tab could take the
  * entry over at once; that would be harmless, as both send the same key and body, but needless.
  *
- * The browser frees it when the page is closed, reloaded or crashes. A frozen tab keeps it, and then the claim's lease
- * decides. A page that holds one stays out of the back/forward cache (web-platform-tests, web-locks/bfcache; unverified for
- * Safari); should a browser free the lock and revive the page all the same, it is asked for again before the next claim.
+ * The browser frees it when the page is closed, reloaded or crashes. It is held only while there are claims, since Firefox keeps
+ * no page with a lock for the way back, and finds one that is let go of in `pagehide` too late. A page that goes away or is
+ * frozen with a claim all the same lets go of it, so that others need not wait for the claim's lease, and asks again when it
+ * is back. WebKit takes it away then by itself (seen in test/crash-browser/page-life.test.ts).
  */
 export function ownerLock(): OwnerLock {
+  const claims = new Set<string>()
   let held: Promise<void> | undefined
-  let release = (): void => {}
-  const released = new Promise<void>((resolve) => {
-    release = resolve
-  })
-  return {
-    release,
-    hold() {
-      held ??= new Promise<void>((granted) => {
-        const lost = (): void => {
-          held = undefined
-          granted()
-        }
-        const locks = webLocks()
-        if (!locks) return granted()
-        // Shared, since several journals of one page hold the same.
-        const request = locks.request(ownerOfRealm(), { mode: 'shared' }, () => {
-          granted()
-          return released
-        })
-        request.then(lost, lost)
+  let free = (): void => {}
+  let listening: AbortController | undefined
+
+  const ask = (): Promise<void> => {
+    held ??= new Promise<void>((granted) => {
+      const locks = webLocks()
+      if (!locks) return granted()
+      const freed = new Promise<void>((resolve) => {
+        free = resolve
       })
-      return held
+      // Shared, since several journals of one page hold the same.
+      const request = locks.request(ownerOfRealm(), { mode: 'shared' }, () => {
+        granted()
+        return freed
+      })
+      const mine = free
+      const lost = (): void => {
+        if (free === mine) held = undefined
+        granted()
+      }
+      request.then(lost, lost)
+    })
+    return held
+  }
+  const leave = (): void => {
+    held = undefined
+    free()
+  }
+  const come = (): void => void ask()
+  const listen = (): AbortController => {
+    const stop = new AbortController()
+    const { signal } = stop
+    if (typeof document === 'undefined') return stop
+    addEventListener('pagehide', leave, { signal })
+    addEventListener('pageshow', come, { signal })
+    document.addEventListener('freeze', leave, { signal })
+    document.addEventListener('resume', come, { signal })
+    return stop
+  }
+  const release = (): void => {
+    claims.clear()
+    listening?.abort()
+    listening = undefined
+    leave()
+  }
+  return {
+    hold(id) {
+      claims.add(id)
+      listening ??= listen()
+      return ask()
     },
+    letGo(id) {
+      if (claims.delete(id) && claims.size === 0) release()
+    },
+    release,
   }
 }
 

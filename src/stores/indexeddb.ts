@@ -87,25 +87,30 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
 
   /**
    * `decide` puts and deletes or does not; a request that fails ends the transaction, so nobody waits for it alone. What it
-   * needs of an entry is taken before, since the entry is the caller's to change.
+   * needs of an entry is taken before, since the entry is the caller's to change. Beside its result it gives the claim that
+   * stands after it on what it touches first.
    */
   async function change<T>(
     touches: readonly string[],
     claim: Claim | null,
-    decide: (store: IDBObjectStore, isRetry: boolean) => Promise<T>,
+    decide: (store: IDBObjectStore, isRetry: boolean) => Promise<readonly [T, claim: Claim | null]>,
   ): Promise<T> {
-    if (claim?.owner.startsWith(ownerOfRealm())) {
+    const [id = ''] = touches
+    if (isOurs(claim)) {
       // The database first: without one there is no claim to hold a lock for.
       await database.open()
-      await bounded(lock.hold(), openTimeoutMs).catch(() => {})
+      await bounded(lock.hold(id), openTimeoutMs).catch(() => {})
     }
     return new Promise<T>((resolve, reject) => {
       queue.push({
         touches,
         async run(store, isRetry) {
           try {
-            const result = await decide(store, isRetry)
-            return () => resolve(result)
+            const [result, standing] = await decide(store, isRetry)
+            return () => {
+              if (!isOurs(standing)) lock.letGo(id)
+              resolve(result)
+            }
           } catch (error) {
             return () => reject(asUnavailable(error))
           }
@@ -226,33 +231,36 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
       call(() => {
         const row = rowOf(entry)
         const name = { ...entry }
-        return change<InsertResult>(touchesOf(row), entry.claim, async (store, isRetry) => {
+        const { claim } = entry
+        return change<InsertResult>(touchesOf(row), claim, async (store, isRetry) => {
           const [family, own]: [Row[], Row | undefined] = await Promise.all([
             promisifyRequest(store.index('family').getAll([row.scope, row.kind, row.operationId])),
             promisifyRequest(store.get(idOf(row))),
           ])
           // The first try was committed and its answer lost: nobody else writes the very same text.
-          if (isRetry && own?.text === row.text) return { inserted: true }
+          if (isRetry && own?.text === row.text) return [{ inserted: true }, claim]
           const rows = family.filter((other) => idOf(other) !== idOf(row))
           const found = rows.map((other) => decodeEntry(other.text)).filter((other) => sameName(other, name))
           // What is there under the same endpoint and key is never written over, whatever was seen.
-          if (own) found.push(decodeEntry(own.text))
-          if (own || !isAsSeen(found, seen)) return { inserted: false, found }
+          const there = own && decodeEntry(own.text)
+          if (there) found.push(there)
+          if (there || !isAsSeen(found, seen)) return [{ inserted: false, found }, there?.claim ?? null]
           store.put(row, idOf(row))
-          return { inserted: true }
+          return [{ inserted: true }, claim]
         })
       }),
     replace: (entry) =>
       call(() => {
         const row = rowOf(entry)
-        const { version } = entry
-        return change(touchesOf(row), entry.claim, async (store, isRetry) => {
+        const { version, claim } = entry
+        return change<boolean>(touchesOf(row), claim, async (store, isRetry) => {
           const stored: Row | undefined = await promisifyRequest(store.get(idOf(row)))
-          if (!stored) return false
-          if (isRetry && stored.text === row.text) return true
-          if (decodeEntry(stored.text).version !== version - 1) return false
+          if (!stored) return [false, null]
+          if (isRetry && stored.text === row.text) return [true, claim]
+          const there = decodeEntry(stored.text)
+          if (there.version !== version - 1) return [false, there.claim]
           store.put(row, idOf(row))
-          return true
+          return [true, claim]
         })
       }),
     get: (endpoint, key) =>
@@ -304,13 +312,13 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
         const latest = new Map<string, number>()
         for (const { kind, namedAtMs } of entries) latest.set(kind, Math.max(latest.get(kind) ?? 0, namedAtMs))
         const touches = [...entries.flatMap(touchesOf), ...Array.from(latest.keys(), (kind) => FORGOTTEN + kind)]
-        return change(touches, null, async (store, isRetry) => {
+        return change<boolean>(touches, null, async (store, isRetry) => {
           const stored: (Row | undefined)[] = await Promise.all(gone.map(({ id }) => promisifyRequest(store.get(id))))
           // The first try was committed and its answer lost; or another removed the same, and that is as good.
-          if (isRetry && stored.every((row) => row === undefined)) return true
+          if (isRetry && stored.every((row) => row === undefined)) return [true, null]
           const isThere = (row: Row | undefined, index: number): boolean =>
             row !== undefined && decodeEntry(row.text).version === gone[index]?.version
-          if (!stored.every(isThere)) return false
+          if (!stored.every(isThere)) return [false, null]
           // Before the first is deleted: to remember too much is harmless, should one of these be refused.
           for (const [kind, latestMs] of latest) {
             const before: Forgotten | undefined = await promisifyRequest(store.get(FORGOTTEN + kind))
@@ -318,7 +326,7 @@ export function indexedDbJournal(options: IndexedDbOptions = {}): JournalStore {
             store.put(record, FORGOTTEN + kind)
           }
           for (const { id } of gone) store.delete(id)
-          return true
+          return [true, null]
         })
       }),
     knowsSinceMs: (kind) =>
@@ -388,4 +396,9 @@ function readable(row: Row): JournalEntry | undefined {
   } catch {
     return undefined
   }
+}
+
+/** Whether a claim is of this page or worker, whichever client in it. */
+function isOurs(claim: Claim | null): boolean {
+  return claim?.owner.startsWith(ownerOfRealm()) ?? false
 }

@@ -607,6 +607,42 @@ describe('claims', () => {
     await expect.poll(() => isHeld(journal.owner)).toBe(false)
   })
 
+  test('the lock is held as long as there are claims of this page, whoever ends them', async () => {
+    const name = newName()
+    const [journal, elsewhere] = [openJournal(name), openJournal(name)]
+    const one = claimed(journal)
+    const other = claimed(journal, { operationId: 'other' })
+    await Promise.all([journal.insert(one, []), journal.insert(other, [])])
+    expect(await journal.replace({ ...one, version: 2, claim: null })).toBe(true)
+    expect(await isHeld(journal.owner)).toBe(true)
+    // Taken over meanwhile, as may happen while the page is frozen: that is seen when this page comes with its own version.
+    const taken = { owner: 'billonce:1-2-3-4#1', fence: 2, untilMs: Date.now() + 60_000 }
+    expect(await elsewhere.replace({ ...other, version: 2, claim: taken })).toBe(true)
+    expect(await isHeld(journal.owner)).toBe(true)
+    expect(await journal.replace({ ...other, version: 2, claim: null })).toBe(false)
+    await expect.poll(() => isHeld(journal.owner)).toBe(false)
+    // And for the next one it is asked for again.
+    expect(await journal.replace({ ...one, version: 3 })).toBe(true)
+    expect(await isHeld(journal.owner)).toBe(true)
+  })
+
+  test('a page that goes away lets go of the lock, and asks for it again when it is back', async () => {
+    const journal = openJournal()
+    await journal.insert(claimed(journal), [])
+    for (const [away, back, target] of [
+      ['pagehide', 'pageshow', globalThis],
+      ['freeze', 'resume', document],
+    ] as const) {
+      target.dispatchEvent(new Event(away))
+      await expect.poll(() => isHeld(journal.owner)).toBe(false)
+      target.dispatchEvent(new Event(back))
+      await expect.poll(() => isHeld(journal.owner)).toBe(true)
+    }
+    await journal.close()
+    globalThis.dispatchEvent(new Event('pageshow'))
+    await expect.poll(() => isHeld(journal.owner)).toBe(false)
+  })
+
   test('what is kept is the entry as it was when the call was made', async () => {
     const journal = openJournal()
     const entry = claimed(journal)
