@@ -174,8 +174,8 @@ export interface BillingClient {
     options: WriteOptions<NoInfer<V>>,
   ): Promise<Outcome<R> | Queued>
   /**
-   * Background delivery: deliverable entries of this scope and endpoint now, then on `online`, `visibilitychange`, `pageshow`
-   * and timers, which do not keep a process alive.
+   * Background delivery: deliverable entries of this scope and endpoint now, then on `online`, `visibilitychange`, `pageshow`,
+   * `resume` and timers, which do not keep a process alive.
    *
    * @returns stops it; what is in flight ends by itself
    */

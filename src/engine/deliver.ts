@@ -70,6 +70,9 @@ const POLL_MS = { first: 25, most: 500 }
 /** How often a page that is offline looks: some engines come back online without an event. */
 const OFFLINE_LOOK_MS = 1000
 
+/** What was begun longer ago does not leave any more; begun afresh it may. */
+const LEAVES_WITHIN_MS = 30_000
+
 /** A caller whose time is over waits no longer than this to see what others did to the entry. */
 const LAST_LOOK_MS = 250
 
@@ -259,9 +262,10 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
     const beganAtMs = runtime.monotonicMs()
     const mayLeave = (): boolean => {
       const nowMs = runtime.nowMs()
-      // A process that was frozen since the begin may have lost its claim, and somebody else goes on already.
-      const isMine = of.claim !== null && nowMs < of.claim.untilMs
-      if (!waiters.isWanted || !isMine || isWindowOver(of, nowMs)) return false
+      // A page or process that was frozen since the begin has old ideas: somebody else may go on with the entry already, or
+      // may have settled it. What has not left by now is begun afresh, from what the journal holds then.
+      const isFresh = nowMs < (of.attempts.at(-1)?.beganAtMs ?? 0) + LEAVES_WITHIN_MS
+      if (!waiters.isWanted || !isFresh || of.claim === null || isWindowOver(of, nowMs)) return false
       requestsSent += 1
       return true
     }
@@ -275,8 +279,11 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
     // Counted from here, so that whoever joins meanwhile brings attempts beyond this one.
     attemptsMade += 1
     const url = `${settings.baseUrl}${of.request.path}`
+    // The room for requests that outlive the page may be used up by other scripts, which looks like a lost connection: so after
+    // one of those the next does without.
+    const mayOutlive = of.attempts.at(-2)?.why !== 'network'
     const reply = await send(
-      { url, request: of.request, freshHeaders, timeoutMs: policy.attemptTimeoutMs, mayLeave },
+      { url, request: of.request, freshHeaders, timeoutMs: policy.attemptTimeoutMs, mayOutlive, mayLeave },
       runtime,
     )
     if (reply === 'not-sent') {

@@ -173,6 +173,7 @@ export async function lookUpByDialect(context: Context, entry: JournalEntry): Pr
       request: { method: 'GET', body: null, contentType: null, keyHeader: null, headers: entry.request.headers },
       freshHeaders: at.headers,
       timeoutMs: settings.policy.attemptTimeoutMs,
+      mayOutlive: false,
       mayLeave: () => !context.closing.aborted,
     },
     runtime,

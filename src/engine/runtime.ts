@@ -15,8 +15,12 @@ export interface Runtime {
   readonly fetch: typeof fetch
   /** `false` only where the runtime is sure that there is no network. */
   isOnline(): boolean
-  /** Calls back when the page comes back to life or online; returns a function that stops it. */
+  /** Calls back when the page comes back to life or the network is there again; returns a function that stops it. */
   onWake(listener: () => void): () => void
+  /** Calls back when the page comes out of the back/forward cache; returns a function that stops it. */
+  onRevival(listener: () => void): () => void
+  /** Whether this is a page, which may be closed while its requests are on their way, and whose `fetch` can let them go on. */
+  isPage(): boolean
   /** Where the page comes from; `undefined` outside a page. */
   origin(): string | undefined
 }
@@ -39,6 +43,8 @@ export function realRuntime(fetchOfUser?: typeof fetch): Runtime {
     fetch: (input, init) => (fetchOfUser ?? globalThis.fetch)(input, init),
     isOnline: () => typeof navigator === 'undefined' || navigator.onLine !== false,
     onWake,
+    onRevival,
+    isPage: () => typeof document !== 'undefined' && 'keepalive' in Request.prototype,
     origin: () => (typeof location === 'undefined' ? undefined : location.origin),
   }
 }
@@ -59,16 +65,30 @@ async function sleep(ms: number, signal: AbortSignal, idle?: 'idle'): Promise<vo
 }
 
 function onWake(listener: () => void): () => void {
-  if (typeof window === 'undefined' || typeof document === 'undefined') return () => {}
-  const whenVisible = (): void => {
-    if (document.visibilityState === 'visible') listener()
+  // Node has no such events.
+  if (typeof addEventListener === 'undefined') return () => {}
+  const stop = new AbortController()
+  const { signal } = stop
+  // In workers too; all the others are a page's.
+  addEventListener('online', listener, { signal })
+  if (typeof document !== 'undefined') {
+    const whenVisible = (): void => {
+      if (document.visibilityState === 'visible') listener()
+    }
+    addEventListener('pageshow', listener, { signal })
+    document.addEventListener('visibilitychange', whenVisible, { signal })
+    // A hidden page that was frozen may go on hidden (Page Lifecycle, Chromium).
+    document.addEventListener('resume', listener, { signal })
   }
-  window.addEventListener('online', listener)
-  window.addEventListener('pageshow', listener)
-  document.addEventListener('visibilitychange', whenVisible)
-  return () => {
-    window.removeEventListener('online', listener)
-    window.removeEventListener('pageshow', listener)
-    document.removeEventListener('visibilitychange', whenVisible)
+  return () => stop.abort()
+}
+
+function onRevival(listener: () => void): () => void {
+  if (typeof document === 'undefined') return () => {}
+  const stop = new AbortController()
+  const whenKept = (event: PageTransitionEvent): void => {
+    if (event.persisted) listener()
   }
+  addEventListener('pageshow', whenKept, { signal: stop.signal })
+  return () => stop.abort()
 }

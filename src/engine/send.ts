@@ -5,6 +5,7 @@
 import ky from 'ky'
 import type { StoredRequest } from '../model/entry.ts'
 import type { Reply } from '../model/verdict.ts'
+import { takeShare } from './keepalive.ts'
 import { DONE } from './runtime.ts'
 import type { Runtime } from './runtime.ts'
 
@@ -18,9 +19,14 @@ export interface Exchange {
   /** Credentials and trace headers, taken afresh for this attempt; they are not stored. */
   readonly freshHeaders: Readonly<Record<string, string>>
   readonly timeoutMs: number
+  /** Whether it may go on when the page is gone, where there is room for that. */
+  readonly mayOutlive: boolean
   /** Asked synchronously just before the fetch: `false` and nothing leaves. */
   readonly mayLeave: () => boolean
 }
+
+/** So long a reply to a request that outlived the page is waited for when the page is back; where one comes, it is there at once. */
+const AFTER_REVIVAL_MS = 3000
 
 /** What a dialect may look at, and what support asks for; nothing else of a reply's headers is kept. */
 const KEPT_HEADERS = [
@@ -40,14 +46,17 @@ const KEPT_HEADERS = [
  *   reply, and message text is never looked at.
  */
 export async function send(exchange: Exchange, runtime: Runtime): Promise<Reply | 'not-sent'> {
+  const { request } = exchange
+  const giveBack =
+    exchange.mayOutlive && runtime.isPage() && request.body !== null ? takeShare(request.body) : undefined
   const controller = new AbortController()
   let hasBegun = false
   const guardedFetch: typeof fetch = (input, init) => {
     if (!exchange.mayLeave()) throw new Error('not sent')
     hasBegun = true
-    return runtime.fetch(input, init)
+    // Beside ky's Request, since Firefox (153) does not heed what a Request says of it.
+    return runtime.fetch(input, giveBack ? { ...init, keepalive: true } : init)
   }
-  const { request } = exchange
   const exchanged = (async (): Promise<Reply> => {
     const response = await ky(exchange.url, {
       method: request.method,
@@ -72,11 +81,21 @@ export async function send(exchange: Exchange, runtime: Runtime): Promise<Reply 
   const timeout = runtime
     .sleep(exchange.timeoutMs, timedOut.signal)
     .then((): Reply => ({ kind: 'lost', why: 'timeout' }))
+  // In WebKit (2.50) a page that was kept for the way back never hears of a keepalive request that was on its way.
+  let stopListening = (): void => {}
+  const unheard = new Promise<Reply>((resolve) => {
+    const wait = (): void => {
+      void runtime.sleep(AFTER_REVIVAL_MS, timedOut.signal).then(() => resolve({ kind: 'lost', why: 'network' }))
+    }
+    if (giveBack) stopListening = runtime.onRevival(wait)
+  })
   try {
-    return await Promise.race([exchanged, timeout])
+    return await Promise.race([exchanged, timeout, unheard])
   } finally {
+    stopListening()
     timedOut.abort(DONE)
     controller.abort(DONE)
+    giveBack?.()
   }
 }
 

@@ -2,11 +2,14 @@
 import { vi } from 'vitest'
 import { pass } from '../support/world.ts'
 
-type PageEvent = 'online' | 'pageshow' | 'visibilitychange'
+type PageEvent = 'online' | 'pageshow' | 'resume' | 'visibilitychange'
+const OF_DOCUMENT: readonly PageEvent[] = ['resume', 'visibilitychange']
 
 export interface Page {
   /** Fires events in one tick, in this order. */
   fire(...names: PageEvent[]): void
+  /** Comes out of the back/forward cache. */
+  revive(): void
   /** What `navigator.onLine` says from now on. */
   online(is: boolean): void
   /** What `document.visibilityState` says from now on. */
@@ -31,26 +34,25 @@ function aPage(): Page {
   const counted = (): EventTarget => {
     const target = new EventTarget()
     const add = target.addEventListener.bind(target)
-    const remove = target.removeEventListener.bind(target)
     target.addEventListener = (type, listener, options) => {
+      const signal = typeof options === 'object' ? options.signal : undefined
       listeners += 1
+      signal?.addEventListener('abort', () => (listeners -= 1), { once: true })
       add(type, listener, options)
-    }
-    target.removeEventListener = (type, listener, options) => {
-      listeners -= 1
-      remove(type, listener, options)
     }
     return target
   }
   const window = counted()
   const document = Object.assign(counted(), { visibilityState: 'visible' })
   vi.stubGlobal('window', window)
+  vi.stubGlobal('addEventListener', window.addEventListener.bind(window))
   vi.stubGlobal('document', document)
   vi.stubGlobal('navigator', { onLine: true })
   return {
     fire: (...names) => {
-      for (const name of names) (name === 'visibilitychange' ? document : window).dispatchEvent(new Event(name))
+      for (const name of names) (OF_DOCUMENT.includes(name) ? document : window).dispatchEvent(new Event(name))
     },
+    revive: () => void window.dispatchEvent(Object.assign(new Event('pageshow'), { persisted: true })),
     online: (is) => vi.stubGlobal('navigator', { onLine: is }),
     visible: (is) => {
       document.visibilityState = is ? 'visible' : 'hidden'

@@ -14,12 +14,21 @@ export interface Page {
   billonce(): Promise<typeof import('billonce')>
   indexeddb(): Promise<typeof import('billonce/stores/indexeddb')>
   serviceWorker(): Promise<typeof import('billonce/service-worker')>
+  /**
+   * Goes to another address, or steps back (-1) or forward (1), once the function has returned. Nothing of ours is in flight
+   * then, which would keep the page out of the back/forward cache; a page that comes out of it listens again.
+   */
+  leaveFor(target: string | number): void
+  /** How often this page has come out of the back/forward cache. */
+  readonly revivals: number
 }
 
 /** The wire under one request, for what a `Response` cannot say. */
 export interface Exchange {
   /** Cuts the connection with a TCP reset, as a proxy that restarts does. */
   reset(): void
+  /** Whether the browser still waits for the answer; one that gives up a request of HTTP/1.1 closes its connection. */
+  isAwaited(): boolean
 }
 
 /** `undefined` leaves the request without an answer for as long as the browser lives. */
@@ -101,6 +110,16 @@ export class RealBrowser implements AsyncDisposable {
   get origin(): string {
     if (this.#origin === undefined) throw new Error('Not launched yet')
     return this.#origin
+  }
+
+  /** The same server under another name, which is another site to the browser. */
+  get otherOrigin(): string {
+    return this.origin.replace('127.0.0.1', 'localhost')
+  }
+
+  /** The address of the page that takes commands, here or under {@link otherOrigin}. */
+  pageAt(origin: string): string {
+    return `${origin}/?launch=${this.#launch}`
   }
 
   /** Answers requests to this path, and to all below it if it ends with a slash; a later one replaces it. */
@@ -185,7 +204,11 @@ export class RealBrowser implements AsyncDisposable {
     const url = new URL(request.url ?? '/', this.origin)
     const body = await textOf(request)
     if (url.pathname === '/')
-      return send(response, new Response(pageHtml, { headers: { 'content-type': 'text/html' } }))
+      return send(
+        response,
+        // With no-store the page could not be kept for the way back.
+        new Response(pageHtml, { headers: { 'content-type': 'text/html', 'cache-control': 'no-cache' } }),
+      )
     if (url.pathname === '/favicon.ico') return send(response, new Response(null, { status: 404 }))
     if (url.pathname === '/next') return this.#next(url, body, response)
     if (url.pathname.endsWith('.js')) {
@@ -203,7 +226,7 @@ export class RealBrowser implements AsyncDisposable {
     if (handler === undefined) return send(response, new Response(`No handler for ${url.pathname}`, { status: 404 }))
     const answer = await handler(
       new Request(url, { method, headers, ...(method === 'GET' || method === 'HEAD' ? {} : { body }) }),
-      { reset: () => request.socket.resetAndDestroy() },
+      { reset: () => request.socket.resetAndDestroy(), isAwaited: () => !request.socket.destroyed },
     )
     if (answer !== undefined) await send(response, answer)
   }
@@ -220,8 +243,9 @@ export class RealBrowser implements AsyncDisposable {
       response.writeHead(410).end()
       return
     }
-    const report = JSON.parse(body) as { hello?: true; id?: number; value?: unknown; error?: string }
-    this.#waiting = response
+    const report = JSON.parse(body) as { hello?: true; leaving?: true; id?: number; value?: unknown; error?: string }
+    if (report.leaving) response.writeHead(204).end()
+    else this.#waiting = response
     response.once('close', () => {
       if (this.#waiting === response) this.#waiting = undefined
     })
@@ -252,22 +276,38 @@ const pageHtml = `<!doctype html>
 <meta charset="utf-8">
 <title>billonce</title>
 <script type="module">
+let target
 const page = {
   billonce: () => import('/billonce.js'),
   indexeddb: () => import('/indexeddb.js'),
   serviceWorker: () => import('/service-worker.js'),
+  leaveFor: (where) => { target = where },
+  revivals: 0,
 }
-let report = { hello: true }
-for (;;) {
-  const response = await fetch('/next' + location.search, { method: 'POST', body: JSON.stringify(report) })
-  if (!response.ok) break
-  const { id, code } = await response.json()
-  try {
-    report = { id, value: await new Function('page', 'return ' + code)(page) }
-  } catch (error) {
-    report = { id, error: error instanceof Error ? error.name + ': ' + error.message + '\\n' + error.stack : String(error) }
+async function listen() {
+  let report = { hello: true }
+  for (;;) {
+    const response = await fetch('/next' + location.search, { method: 'POST', body: JSON.stringify(report) })
+    if (!response.ok || report.leaving) break
+    const { id, code } = await response.json()
+    try {
+      report = { id, value: await new Function('page', 'return ' + code)(page) }
+    } catch (error) {
+      report = { id, error: error instanceof Error ? error.name + ': ' + error.message + '\\n' + error.stack : String(error) }
+    }
+    if (target !== undefined) report.leaving = true
   }
+  // Firefox counts a request as in flight for a moment after its reply.
+  await new Promise((resolve) => setTimeout(resolve, 100))
+  if (typeof target === 'number') history.go(target)
+  else if (target !== undefined) location.href = target
+  target = undefined
 }
+addEventListener('pageshow', ({ persisted }) => {
+  if (persisted) page.revivals += 1
+  if (persisted) listen()
+})
+listen()
 </script>
 `
 
