@@ -6,14 +6,24 @@
 import { spawn } from 'node:child_process'
 import type { ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
-import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { isBuiltin } from 'node:module'
+import { tmpdir } from 'node:os'
 import { basename, join } from 'node:path'
 import { EdgeVM } from '@edge-runtime/vm'
 import { createReceiver, stall } from 'billonce/testing'
 import { startServer } from 'billonce/testing/server'
 import { build as esbuild } from 'esbuild'
-import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
+import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from 'vitest'
 import { bundlerNames } from '../support/bundlers.ts'
 import type { Bundler, EsbuildForm, Target } from '../support/bundlers.ts'
 import { openSamples } from '../support/sample-builds.ts'
@@ -110,7 +120,8 @@ describe('a bundle for Node', () => {
   test.each(forms)('G06: by %s charges from one file, is killed on the wire, and resumes', async (_name, build) => {
     const file = await build()
     // Far from any node_modules, and started from another folder than its own.
-    const folder = mkdtempSync(join(samples.folder, '..', 'billonce-alone-'))
+    const folder = mkdtempSync(join(tmpdir(), 'billonce-alone-'))
+    onTestFinished(() => rmSync(folder, { recursive: true, force: true, maxRetries: 5 }))
     const app = join(folder, 'app')
     const work = join(folder, 'work')
     mkdirSync(app)
