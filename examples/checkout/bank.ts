@@ -1,11 +1,13 @@
 /** The bank's page: it asks the customer, tells the server that takes the charge, and leads back to the shop. */
 import { byId } from './dom.ts'
+import { moneyText } from './order.ts'
 import type { PanelRequest } from './panel-api.ts'
 
 const asked = new URLSearchParams(location.search)
 const charge = asked.get('payment') ?? ''
 const shop = shopAddress(asked.get('back'))
 
+byId('amount', HTMLElement).textContent = moneyText(Number(asked.get('amount')), asked.get('currency') ?? 'eur')
 byId('payment', HTMLElement).textContent = charge
 byId('back', HTMLAnchorElement).href = shop
 byId('yes', HTMLButtonElement).addEventListener('click', () => void decide(true))

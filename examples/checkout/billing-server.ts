@@ -205,7 +205,9 @@ function chargeRoute(bankUrl: string, isDeclinedOnce: () => boolean): Route {
       const charge: Params = { ...params, createdAt: new Date(nowMs).toISOString() }
       if (card === 'pm_processing') return { receipt: { ...charge, status: 'processing' } }
       if (card !== 'pm_requires_action') return { receipt: { ...charge, status: 'succeeded' } }
-      const nextAction = { type: 'redirect', url: `${bankUrl}?payment=${id}` }
+      const about = new URLSearchParams({ payment: id })
+      for (const name of ['amount', 'currency']) about.set(name, String(params[name]))
+      const nextAction = { type: 'redirect', url: `${bankUrl}?${about.toString()}` }
       return { receipt: { ...charge, status: 'requires_action', nextAction } }
     },
   }

@@ -10,6 +10,8 @@ import { setUpPage, showNetwork, showView } from './page.ts'
 import { setUpPanel } from './panel.ts'
 import { viewOf } from './words.ts'
 
+/** How long a new order waits for the journal. */
+const JOURNAL_WAIT_MS = 500
 /** How often the bank's word is asked for while the customer looks at the page. */
 const ASK_EVERY_MS = 2_000
 
@@ -134,8 +136,10 @@ function bankAddress(of: Outcome | undefined): string | undefined {
 async function orderOfAddress(): Promise<Order> {
   const named = orderOf(address.searchParams.get('order') ?? '')
   if (named) return named
-  // The journal first: an order that is older than the journal may have been paid from another one.
-  await billing.find({ kind: 'charge', operationId: 'none' }).catch(() => {})
+  // The journal first: an order that is older than the journal may have been paid from another one. One that does not answer
+  // holds up nobody; the order is then taken for older, which is the safe side.
+  const opened = billing.find({ kind: 'charge', operationId: 'none' }).catch(() => {})
+  await Promise.race([opened, new Promise((resolve) => setTimeout(resolve, JOURNAL_WAIT_MS))])
   const made = orderOf(newOrderNumber())
   if (!made) throw new Error('The clock of this device stands before 1973')
   address.search = ''

@@ -30,6 +30,7 @@ export function setUpPage(order: Order, card: string | null, handlers: Handlers)
   showOrder(order)
   showCards(card)
   keepRoom()
+  byId('main', HTMLElement).dataset['ready'] = 'true'
   form.addEventListener('submit', (event) => {
     event.preventDefault()
     handlers.pay(chosenCard())
@@ -55,7 +56,7 @@ export function showView(view: View, confirmAt: string | undefined): void {
   // A live region that gets the same words again is read out again.
   if (title.textContent !== view.title) title.textContent = view.title
   if (text.textContent !== view.text) text.textContent = view.text
-  payWords.textContent = view.pay.words
+  if (payWords.textContent !== view.pay.words) payWords.textContent = view.pay.words
   // Not `disabled`: a keyboard that is on the button would be left nowhere.
   pay.setAttribute('aria-disabled', String(!view.pay.can))
   pay.dataset['busy'] = String(view.pay.isBusy === true)

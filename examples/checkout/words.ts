@@ -28,7 +28,7 @@ export const WORDS = {
   'paying-late': {
     tone: 'wait',
     title: 'Still paying…',
-    text: 'The answer is late, so we are asking again. You will not be charged twice.',
+    text: 'The answer is late, so we ask again. You will not be charged twice.',
   },
   succeeded: {
     tone: 'good',
@@ -43,7 +43,7 @@ export const WORDS = {
   'bank-answers': {
     tone: 'wait',
     title: 'Waiting for your bank',
-    text: 'This page says so as soon as your bank has told us. If you left too early, go back there.',
+    text: 'This page says so once your bank has told us. Left too early? Go back there.',
   },
   processing: {
     tone: 'wait',
@@ -88,22 +88,22 @@ export const WORDS = {
   'checking-offline': {
     tone: 'wait',
     title: 'We are checking your payment',
-    text: 'You are offline; we ask as soon as you are back. You will not be charged twice.',
+    text: 'You will not be charged twice. You are offline; we ask when you are back.',
   },
   'looking-into': {
     tone: 'bad',
     title: 'We are looking into your payment',
-    text: 'Please do not pay in another way. If you write to us, name the reference above.',
+    text: 'Please do not pay in another way. If you write to us, name the reference.',
   },
   'no-storage': {
     tone: 'bad',
     title: 'Your browser keeps no notes here',
-    text: 'So nothing was sent just now. Allow this site to store data, or leave the private window.',
+    text: 'Nothing was sent just now. Allow this site to store data, or leave private mode.',
   },
   'no-space': {
     tone: 'bad',
     title: 'Your device has no space left',
-    text: 'We could not note down the payment, so nothing was sent just now. Free some, and try again.',
+    text: 'Nothing was sent just now. Free some, and try again.',
   },
   conflict: {
     tone: 'bad',
@@ -113,7 +113,7 @@ export const WORDS = {
   'first-try': {
     tone: 'bad',
     title: 'We are looking into your first try',
-    text: 'It may have worked after all, so nothing more was sent. Please write to us first.',
+    text: 'It may have worked after all, so nothing more was sent. Please write to us.',
   },
   broken: {
     tone: 'bad',

@@ -1,96 +1,33 @@
 /**
- * The checkout page as a customer meets it, in a real Chromium, with keyboard, without a network, in two tabs; what it charged
- * is counted at its billing server. Left out where the machine has no Chromium. The other engines: test/crash-browser.
+ * The checkout page as a customer meets it, in a real Chromium, reloaded, without a network, in two tabs, at the bank; what it
+ * charged is counted at its billing server. Left out where the machine has no Chromium. How it looks and is used without a
+ * mouse: checkout-looks.test.ts. The other engines: test/crash-browser.
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdirSync } from 'node:fs'
-import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import axe from 'axe-core'
 import { stall, status } from 'billonce/testing'
-import { chromium } from 'playwright'
-import type { Browser, BrowserContext, BrowserContextOptions, Page } from 'playwright'
-import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
-import { WORDS } from '../../examples/checkout/words.ts'
-import type { ViewName } from '../../examples/checkout/words.ts'
-import { startShop } from '../../examples/checkout/serve.ts'
-import type { RunningShop } from '../../examples/checkout/serve.ts'
-import { chromiumArgs, findBrowser } from '../support/browsers.ts'
-import { repositoryRoot } from '../support/bundle.ts'
+import { describe, expect, test } from 'vitest'
 import { nodeArguments } from '../support/node-program.ts'
+import {
+  canPay,
+  choose,
+  effectsOf,
+  hasChromium,
+  keysOf,
+  newContext,
+  onFirst,
+  openTheShop,
+  operationOf,
+  payButton,
+  requestsOf,
+  says,
+  shop,
+  visit,
+} from './checkout.ts'
 
-const found = findBrowser('chromium')
-const screenshots = join(repositoryRoot, 'test-results/checkout')
-
-const DESKTOP = { width: 1360, height: 900 }
-const PHONE = { width: 360, height: 740 }
-const SMALLEST = { width: 320, height: 600 }
-
-let shop: RunningShop
-let browser: Browser
-const contexts: BrowserContext[] = []
-
-/** A tab at an order, and what the billing server knows of that order. */
-interface Visit {
-  readonly page: Page
-  readonly context: BrowserContext
-  readonly operationId: string
-}
-
-describe.skipIf(found === undefined)('the checkout page', { timeout: 60_000 }, () => {
-  beforeAll(async () => {
-    mkdirSync(screenshots, { recursive: true })
-    shop = await startShop({ latencyMs: 50 })
-    browser = await chromium.launch({ executablePath: found?.path ?? '', args: [...chromiumArgs] })
-  }, 60_000)
-
-  afterAll(async () => {
-    await browser?.close()
-    await shop?.close()
-  })
-
-  afterEach(async () => {
-    for (const context of contexts.splice(0)) await context.close()
-    await shop.billing.ask({ ask: 'reach', on: true })
-  })
-
-  const newContext = async (options: BrowserContextOptions = {}): Promise<BrowserContext> => {
-    const context = await browser.newContext({ viewport: DESKTOP, ...options })
-    contexts.push(context)
-    return context
-  }
-  const visit = async (options: BrowserContextOptions = {}): Promise<Visit> => {
-    const context = await newContext(options)
-    const page = await context.newPage()
-    await page.goto(shop.url)
-    await says(page, 'ready')
-    return { page, context, operationId: operationOf(page) }
-  }
-  /** The order is in the address. */
-  const operationOf = (page: Page): string => {
-    const order = new URL(page.url()).searchParams.get('order') ?? ''
-    expect(order).toMatch(/^[0-9a-z]{8}$/)
-    return `order-${order}`
-  }
-  /** Waits for the words, as they are read out. */
-  const says = async (page: Page, name: ViewName): Promise<void> => {
-    await page.locator(`#status[data-view="${name}"]`).waitFor({ timeout: 20_000 })
-    expect(await page.getByRole('status').locator('h3').textContent()).toBe(WORDS[name].title)
-  }
-  const choose = (page: Page, card: string) => page.getByRole('radio', { name: card }).check()
-  const payButton = (page: Page) => page.locator('#pay')
-  const canPay = async (page: Page) => (await payButton(page).getAttribute('aria-disabled')) === 'false'
-  const ledger = () => shop.billing.receiver.ledger
-  const requestsOf = ({ operationId }: Visit) => ledger().requestsOf({ name: operationId })
-  const effectsOf = ({ operationId }: Visit) => ledger().effectsOf({ name: operationId })
-  const keysOf = (of: Visit) => new Set(requestsOf(of).map(({ key }) => key)).size
-  /** Adds a fault for this order's first request. */
-  const onFirst = ({ operationId }: Visit) => ({
-    attempt: 1,
-    times: 1,
-    when: ({ body }: { readonly body: string }) => body.includes(operationId),
-  })
+describe.skipIf(!hasChromium)('the checkout page', { timeout: 60_000 }, () => {
+  openTheShop()
 
   // ---------------------------------------------------------------------------------------------------- what is paid
 
@@ -280,6 +217,7 @@ describe.skipIf(found === undefined)('the checkout page', { timeout: 60_000 }, (
 
   test('what the bank wants confirmed leads to the bank and back, and is paid', async () => {
     const it = await visit()
+    const total = await it.page.locator('#total').textContent()
     await choose(it.page, '3220')
     await payButton(it.page).click()
     await says(it.page, 'requires-action')
@@ -288,6 +226,7 @@ describe.skipIf(found === undefined)('the checkout page', { timeout: 60_000 }, (
     await it.page.getByRole('link', { name: 'Confirm with your bank' }).click()
     await it.page.getByRole('heading', { name: 'Confirm this payment' }).waitFor()
     await expect.poll(() => it.page.locator('#payment').textContent()).toBe(effectsOf(it)[0]?.id)
+    expect(await it.page.locator('#amount').textContent()).toBe(total)
     await it.page.getByRole('link', { name: 'Back to the shop' }).click()
     await says(it.page, 'bank-answers')
     await it.page.getByRole('link', { name: 'Confirm with your bank' }).click()
@@ -452,6 +391,29 @@ describe.skipIf(found === undefined)('the checkout page', { timeout: 60_000 }, (
     expect(effectsOf(it)).toHaveLength(0)
   })
 
+  test('what is looked into is settled by the word of the server, and only then another card can pay', async () => {
+    const it = await visit()
+    await choose(it.page, '9005')
+    await payButton(it.page).click()
+    await says(it.page, 'looking-into')
+    // Not before the first request can be at work no more.
+    await it.page.getByRole('button', { name: 'Ask the server' }).click()
+    await expect
+      .poll(
+        async () => {
+          await it.page.getByRole('button', { name: 'Ask the server' }).click()
+          return await it.page.locator('#status').getAttribute('data-view')
+        },
+        { timeout: 30_000, interval: 500 },
+      )
+      .toBe('not-confirmed')
+    await choose(it.page, '4242')
+    await payButton(it.page).click()
+    await says(it.page, 'succeeded')
+    expect(keysOf(it)).toBe(2)
+    expect(effectsOf(it)).toHaveLength(1)
+  })
+
   test('while there is no answer it says that it is checking, and leaves nothing to press', async () => {
     const it = await visit()
     shop.billing.receiver.faults.add(status(503, { ...onFirst(it), headers: { 'retry-after': '90' } }))
@@ -477,181 +439,11 @@ describe.skipIf(found === undefined)('the checkout page', { timeout: 60_000 }, (
     const it = { page, context, operationId: operationOf(page) }
     await payButton(page).click()
     await says(page, 'no-storage')
-    expect(await page.locator('#status-text').textContent()).toContain('nothing was sent just now')
+    expect(await page.locator('#status-text').textContent()).toContain('Nothing was sent just now')
     expect(requestsOf(it)).toHaveLength(0)
     await page.evaluate(() => sessionStorage.setItem('allowed', 'yes'))
     await payButton(page).click()
     await says(page, 'succeeded')
     expect(effectsOf(it)).toHaveLength(1)
-  })
-
-  // ------------------------------------------------------------------------------------------------------ how it is used
-
-  test('by keyboard alone: a card is chosen, the bank is confirmed, the focus is seen and never lost', async () => {
-    const it = await visit()
-    const { page } = it
-    const focus = () => page.evaluate(() => document.activeElement?.id || document.activeElement?.textContent)
-    await page.keyboard.press('Tab')
-    expect(await focus()).toBe('Skip to the payment')
-    await page.keyboard.press('Enter')
-    await page.keyboard.press('Tab')
-    expect(await page.getByRole('radio', { name: '4242' }).evaluate((radio) => radio === document.activeElement)).toBe(
-      true,
-    )
-    await page.keyboard.press('ArrowDown')
-    await page.keyboard.press('ArrowDown')
-    expect(await page.getByRole('radio', { name: '3220' }).isChecked()).toBe(true)
-    const outline = () =>
-      page.evaluate(() => {
-        const at = document.activeElement
-        return at && [at, at.parentElement].map((one) => one && getComputedStyle(one).outlineStyle)
-      })
-    expect(await outline()).toContain('solid')
-    // Enter in the form pays; the card that had the focus cannot be chosen any more.
-    await page.keyboard.press('Enter')
-    await says(page, 'requires-action')
-    expect(await focus()).toBe('pay')
-    expect(await outline()).toContain('solid')
-    await page.keyboard.press('Shift+Tab')
-    expect(await focus()).toBe('confirm')
-    await page.keyboard.press('Enter')
-    await page.getByRole('heading', { name: 'Confirm this payment' }).waitFor()
-    await page.keyboard.press('Tab')
-    expect(await focus()).toBe('yes')
-    await page.keyboard.press('Enter')
-    await says(page, 'succeeded')
-    expect(effectsOf(it)).toHaveLength(1)
-  })
-
-  test('its words are read out: one live region, there from the start, that is told only what is new', async () => {
-    const it = await visit()
-    const region = it.page.getByRole('status')
-    expect(await region.count()).toBe(1)
-    expect(await region.getAttribute('aria-live')).toBe('polite')
-    await region.evaluate((node) => {
-      const told: string[] = []
-      Object.assign(window, { told })
-      new MutationObserver(() => told.push(node.querySelector('h3')?.textContent ?? '')).observe(node, {
-        subtree: true,
-        childList: true,
-        characterData: true,
-      })
-    })
-    await payButton(it.page).click()
-    await says(it.page, 'succeeded')
-    const told = await it.page.evaluate(() => (window as unknown as { told: string[] }).told)
-    expect(told).toEqual([WORDS.paying.title, WORDS.succeeded.title])
-  })
-
-  test('who wants less motion gets none', async () => {
-    const it = await visit({ reducedMotion: 'reduce' })
-    await choose(it.page, '6008')
-    await payButton(it.page).click()
-    await says(it.page, 'paying')
-    expect(await it.page.evaluate(() => document.getAnimations().length)).toBe(0)
-  })
-
-  test('after a declined card and a lost reply the panel shows three requests, two keys and one charge', async () => {
-    // What README shows.
-    const it = await visit({ viewport: { width: 1280, height: 1000 } })
-    while (!(await it.page.locator('#total').textContent())?.startsWith('€')) {
-      await it.page.getByRole('link', { name: 'New order' }).click()
-      await says(it.page, 'ready')
-    }
-    await choose(it.page, '0002')
-    await payButton(it.page).click()
-    await says(it.page, 'rejected')
-    await choose(it.page, '5100')
-    await payButton(it.page).click()
-    await says(it.page, 'succeeded')
-    await expect.poll(() => it.page.locator('#tile-requests').textContent()).toBe('3')
-    expect(await it.page.locator('#tile-charges').textContent()).toBe('1')
-    expect(await it.page.locator('#tile-taken').textContent()).toBe('€62.40')
-    expect(await it.page.locator('.entry .key').count()).toBe(2)
-    await it.page.screenshot({ path: join(screenshots, 'readme.png'), animations: 'disabled' })
-
-    const phone = await visit({ viewport: PHONE, colorScheme: 'dark' })
-    await choose(phone.page, '3220')
-    await payButton(phone.page).click()
-    await says(phone.page, 'requires-action')
-    await phone.page.screenshot({ path: join(screenshots, 'readme-phone.png'), fullPage: true, animations: 'disabled' })
-  })
-
-  describe.each([
-    { name: 'desktop-light', viewport: DESKTOP, colorScheme: 'light', money: '€' },
-    { name: 'desktop-dark', viewport: DESKTOP, colorScheme: 'dark', money: '$' },
-    { name: 'phone-light', viewport: PHONE, colorScheme: 'light', money: '$' },
-    { name: 'phone-dark', viewport: PHONE, colorScheme: 'dark', money: '€' },
-    { name: 'smallest-light', viewport: SMALLEST, colorScheme: 'light', money: '¥' },
-  ] as const)('$name', ({ name, money, ...options }) => {
-    /** What is ordered follows from the moment, so it takes a few orders until it is this. */
-    const visitWith = async (): Promise<Visit> => {
-      const it = await visit(options)
-      while (!(await it.page.locator('#total').textContent())?.startsWith(money)) {
-        await it.page.getByRole('link', { name: 'New order' }).click()
-        await says(it.page, 'ready')
-      }
-      return { ...it, operationId: operationOf(it.page) }
-    }
-    const places = (page: Page) =>
-      page.evaluate(() =>
-        ['.order', '.payment', '#pay', '#status'].map((place) => {
-          const { left, top, width, height } = document.querySelector(place)?.getBoundingClientRect() ?? new DOMRect()
-          return [place, left, top + scrollY, width, height].join(' ')
-        }),
-      )
-    /** Nothing sticks out, no word is cut, no accessibility rule is broken. */
-    const expectInOrder = async (page: Page, what: string): Promise<void> => {
-      await page.screenshot({ path: join(screenshots, `${name}-${what}.png`), fullPage: true, animations: 'disabled' })
-      expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBeLessThanOrEqual(
-        options.viewport.width,
-      )
-      const cut = await page.evaluate(() =>
-        [...document.querySelectorAll('button, a, td, th, dd, dt, p, h1, h2, h3, .name, .hint, .mark, .money')]
-          .filter((one) => one.clientWidth > 0 && one.scrollWidth > one.clientWidth + 1)
-          .map((one) => one.textContent),
-      )
-      expect(cut, what).toEqual([])
-      await page.evaluate(axe.source)
-      const violations = await page.evaluate(async () => {
-        const { axe: tool } = window as unknown as {
-          axe: { run(): Promise<{ violations: { id: string; nodes: { html: string }[] }[] }> }
-        }
-        return (await tool.run()).violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(' ')}`)
-      })
-      expect(violations, what).toEqual([])
-    }
-
-    test.each([
-      { card: '4242', view: 'succeeded' },
-      { card: '0002', view: 'rejected' },
-      { card: '3220', view: 'requires-action' },
-      { card: '3000', view: 'processing' },
-      { card: '9005', view: 'looking-into' },
-    ] as const)('$view: nothing moves, overlaps or breaks a rule', async ({ card, view }) => {
-      const it = await visitWith()
-      const before = await places(it.page)
-      if (view === 'succeeded') await expectInOrder(it.page, 'ready')
-      await choose(it.page, card)
-      await payButton(it.page).click()
-      await says(it.page, view)
-      expect(await places(it.page)).toEqual(before)
-      if ((await it.page.locator('#panel').getAttribute('data-open')) === 'false') {
-        await it.page.locator('#panel-toggle').click()
-      }
-      await it.page.locator('.entry').waitFor()
-      await expectInOrder(it.page, view)
-    })
-
-    test('offline: nothing moves, overlaps or breaks a rule', async () => {
-      const it = await visitWith()
-      const before = await places(it.page)
-      await it.context.setOffline(true)
-      await payButton(it.page).click()
-      await says(it.page, 'deferred-offline')
-      expect(await places(it.page)).toEqual(before)
-      await expectInOrder(it.page, 'deferred-offline')
-      await it.context.setOffline(false)
-    })
   })
 })
