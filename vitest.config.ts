@@ -61,9 +61,10 @@ const inBrowser = (browser: Engine) => {
   }
 }
 
+// Without `import`, which is understood: named, it holds for `require` too, and `pg` would be handed a module for a class.
 const inNode = {
-  resolve: { conditions: ['source', 'node', 'module', 'import', 'default'] },
-  ssr: { resolve: { conditions: ['source', 'node', 'module', 'import', 'default'] } },
+  resolve: { conditions: ['source', 'node', 'module'] },
+  ssr: { resolve: { conditions: ['source', 'node', 'module'] } },
 }
 // For what a test imports past vite (a worker thread, a child process that inherits the flags).
 const execArgv = ['--conditions=source']

@@ -16,7 +16,7 @@ import type {
   WriteOptions,
 } from './api.ts'
 import { deliverFirst, startBackground } from './engine/background.ts'
-import { emitChange, guarded, pagesOf, revisionsOf } from './engine/context.ts'
+import { contexts, emitChange, guarded, pagesOf, revisionsOf } from './engine/context.ts'
 import type { Context } from './engine/context.ts'
 import { abortedError, deliver } from './engine/deliver.ts'
 import type { Delivered, Delivery } from './engine/deliver.ts'
@@ -70,9 +70,12 @@ export function createBillingClient(options: BillingClientOptions): BillingClien
 let clients = 0
 
 /** @internal The same in a world of the caller's; for tests. */
-export function createClient(options: BillingClientOptions, runtime: Runtime): BillingClient {
+export function createClient(options: BillingClientOptions, world: Runtime): BillingClient {
   const settings = readOptions(options)
   const { store } = settings
+  const { clock } = store
+  // What is compared between machines goes by the one clock that they share.
+  const runtime: Runtime = clock ? { ...world, nowMs: () => clock.atMs(world.nowMs()) } : world
   const closing = new AbortController()
   const number = ++clients
   const context: Context = {
@@ -372,7 +375,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     const deadlineMs = readMs(resumeOptions.deadlineMs, 'deadlineMs', settings.policy.deadlineMs, 1)
     resuming ??= runPass(context, {
       budget: () => budgetOf(deadlineMs),
-      isTaken: () => true,
+      due: 'any',
       onProgress: (progress) => {
         for (const watcher of watchers) tell(watcher, progress)
       },
@@ -414,7 +417,7 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     // The receipt is what the definition of this kind read, and `background` decides whether `queued` may come.
     ((params: P, callOptions: WriteOptions<V>) => write(definitionOf(kind), params, callOptions)) as WriteCall<P, R, V>
 
-  return {
+  const client: BillingClient = {
     charge: typed('charge'),
     recordUsage: typed('usage'),
     consumeCredits: typed('credits'),
@@ -446,6 +449,8 @@ export function createClient(options: BillingClientOptions, runtime: Runtime): B
     close,
     [Symbol.asyncDispose]: close,
   }
+  contexts.set(client, context)
+  return client
 }
 
 const NOT_THERE = 'The journal holds no such operation.'
@@ -453,8 +458,8 @@ const NOT_THERE = 'The journal holds no such operation.'
 /** For the records after the last replies. */
 const CLOSE_SLACK_MS = 5000
 
-/** A kind is part of the key, so it has one meaning; the library's own kinds are taken. */
-function registerDefinition(context: Context, definition: AnyWriteDefinition): void {
+/** @internal A kind is part of the key, so it has one meaning; the library's own kinds are taken. */
+export function registerDefinition(context: Context, definition: AnyWriteDefinition): void {
   const { settings } = context
   readObject(definition, 'definition')
   const known = context.definitions.get(definition.kind)

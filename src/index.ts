@@ -90,6 +90,7 @@ export type { AnyBillingError, EntryGlimpse, JournalFault, RevisionRefusal } fro
 /** For those who write a journal or a dialect of their own. */
 export type {
   InsertResult,
+  JournalClock,
   JournalStore,
   ListFilter,
   OpenCount,
@@ -97,6 +98,7 @@ export type {
   Persistence,
   Seen,
   StorageReport,
+  Taking,
 } from './stores/store.ts'
 export type { Asked, Dialect, DialectLookUp } from './dialects/dialect.ts'
 export type { Evidence, EvidenceRecord, EvidenceSource, Finding } from './model/evidence.ts'

@@ -7,14 +7,14 @@
  * above zero one entry at a time is sent, the one whose last attempt is longest ago, and the next waits a random time that
  * doubles with the exponent. So one entry that always fails holds up nobody, and a hundred ask no more often than one.
  */
-import { isClaimedByOther, isDeliverable, isInDoubt } from '../model/entry.ts'
+import { isClaimedByOther, isDeliverable, isInDoubt, nextLookAtMs } from '../model/entry.ts'
 import type { DeliverableEntry } from '../model/entry.ts'
-import type { Page } from '../stores/store.ts'
+import type { Page, Taking } from '../stores/store.ts'
 import { holderOf } from './claim.ts'
 import { guarded, pagesOf, placeOf } from './context.ts'
 import type { Context } from './context.ts'
-import { deliver, endOf } from './deliver.ts'
-import { nextLookAtMs, runPass } from './resume.ts'
+import { deliver } from './deliver.ts'
+import { isDue, runPass } from './resume.ts'
 import { backoffMs } from './schedule.ts'
 import type { Budget } from './waiters.ts'
 
@@ -52,29 +52,30 @@ export function startBackground(context: Context): () => void {
   })
   pace.running += 1
   pace.wake = () => wake.abort()
+  const stopWatching = context.store.watchDeliverable?.(
+    placeOf(context),
+    () => [...context.definitions.keys()],
+    () => pace.wake(),
+  )
   const stop = (): void => {
     if (!stopped.signal.aborted) pace.running -= 1
     stopListening()
+    stopWatching?.()
     context.closing.removeEventListener('abort', stop)
     stopped.abort()
     wake.abort()
   }
   context.closing.addEventListener('abort', stop)
 
-  const isDue =
-    (isNow: boolean) =>
-    (entry: DeliverableEntry): boolean =>
-      runtime.nowMs() >= (isNow ? entry.notBeforeMs : entry.nextAttemptAtMs) || endOf(context, entry) !== undefined
-
   const run = async (): Promise<void> => {
     // Beyond this the waits are at their cap, and each step more would have to be taken back after the outage.
     const most = Math.max(1, Math.ceil(Math.log2(maxDelayMs / Math.max(1, baseDelayMs))) + 1)
     while (!stopped.signal.aborted) {
       wake = new AbortController()
-      const wasEager = isEager
+      const due = isEager ? 'not-before' : 'planned'
       isEager = false
       const look = pace.exponent === 0 ? lookAtAll : lookAtOne
-      const { change, nextAtMs } = await look(context, isDue(wasEager), stopped.signal)
+      const { change, nextAtMs } = await look(context, due, stopped.signal)
       pace.exponent = Math.min(most, Math.max(0, pace.exponent + change))
       // After success and failure alike; a new entry or a wake-up does not shorten it.
       if (pace.exponent > 0 && change !== 0) {
@@ -93,11 +94,9 @@ export function startBackground(context: Context): () => void {
   return stop
 }
 
-type IsDue = (entry: DeliverableEntry) => boolean
-
-async function lookAtAll(context: Context, isDue: IsDue, signal: AbortSignal): Promise<Looked> {
+async function lookAtAll(context: Context, due: Taking['due'], signal: AbortSignal): Promise<Looked> {
   try {
-    const { failures, nextAttemptAtMs } = await runPass(context, { budget: () => ONE_ATTEMPT, isTaken: isDue, signal })
+    const { failures, nextAttemptAtMs } = await runPass(context, { budget: () => ONE_ATTEMPT, due, signal })
     return { change: failures > 0 ? 1 : 0, nextAtMs: nextAttemptAtMs }
   } catch {
     // The journal could not be listed; an event has told it.
@@ -105,9 +104,9 @@ async function lookAtAll(context: Context, isDue: IsDue, signal: AbortSignal): P
   }
 }
 
-async function lookAtOne(context: Context, isDue: IsDue, signal: AbortSignal): Promise<Looked> {
+async function lookAtOne(context: Context, due: Taking['due'], signal: AbortSignal): Promise<Looked> {
   try {
-    const { entry, nextAtMs } = await longestAgo(context, isDue)
+    const { entry, nextAtMs } = await longestAgo(context, due)
     if (!entry || signal.aborted) return { change: 0, nextAtMs }
     await context.openings.get(entry.key)?.ended
     const delivered = await deliver(context, entry).join(ONE_ATTEMPT, signal)
@@ -143,7 +142,7 @@ export async function deliverFirst(context: Context, entry: DeliverableEntry, bu
 /** Of those that are due the one whose last attempt is longest ago; those whose window runs before those never sent. */
 async function longestAgo(
   context: Context,
-  isDue: IsDue,
+  due: Taking['due'],
 ): Promise<{ entry: DeliverableEntry | undefined; nextAtMs: number | undefined }> {
   let best: DeliverableEntry | undefined
   let nextAtMs: number | undefined
@@ -153,7 +152,7 @@ async function longestAgo(
   for await (const page of pagesOf(context, 'list', read)) {
     for (const entry of page.entries) {
       if (!isDeliverable(entry) || !context.definitions.has(entry.kind) || (await isAtWork(context, entry))) continue
-      if (!isDue(entry)) {
+      if (!isDue(context, entry, due)) {
         nextAtMs = Math.min(nextAtMs ?? Infinity, nextLookAtMs(entry))
         continue
       }

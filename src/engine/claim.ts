@@ -8,13 +8,18 @@ import type { Context } from './context.ts'
 /** Longer than a hidden tab's timers are held back (a minute), so that a throttled holder does not lose its claim. */
 const SLACK_MS = 60_000
 
+/** How long a claim lasts beyond what it is for. */
+export function leaseMs(context: Context): number {
+  return context.settings.policy.attemptTimeoutMs + SLACK_MS
+}
+
 /** A claim of this client for work that goes on until a time: one attempt's timeout longer, and some. */
 export function claimUntil(context: Context, entry: JournalEntry, atMs: number): Claim {
   return {
     owner: context.owner(),
     // Versions rise with every change, so this rises with every taking.
     fence: entry.version + 1,
-    untilMs: atMs + context.settings.policy.attemptTimeoutMs + SLACK_MS,
+    untilMs: atMs + leaseMs(context),
   }
 }
 

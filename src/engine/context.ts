@@ -70,6 +70,9 @@ export interface Context {
   readonly closing: AbortSignal
 }
 
+/** By client, for what is offered beside the client and not by it, so that nobody loads it who does not use it. */
+export const contexts: WeakMap<object, Context> = /* @__PURE__ */ new WeakMap()
+
 export function dialectOf(context: Context, entry: JournalEntry): Dialect | undefined {
   return context.settings.dialects.find(
     (dialect) => dialect.name === entry.dialect.name && dialect.version === entry.dialect.version,
@@ -148,11 +151,11 @@ export function placeOf({ settings: { endpoint, scope } }: Context): { endpoint:
 }
 
 /** A listing of the journal, page by page as they are asked for. */
-export async function* pagesOf(
+export async function* pagesOf<P extends Page>(
   context: Context,
   step: 'read' | 'list',
-  read: (after: string | undefined) => Promise<Page>,
-): AsyncGenerator<Page> {
+  read: (after: string | undefined) => Promise<P>,
+): AsyncGenerator<P> {
   let after: string | undefined
   do {
     const cursor = after

@@ -54,6 +54,8 @@ const AT_HAND_MS = 25
  */
 export async function openEntry(context: Context, call: Call): Promise<Opened> {
   const { runtime, store, settings } = context
+  const { clock } = store
+  if (clock) await guarded(context, 'read', () => clock.look())
   const wanted = wantedOf(context, call)
   const predates = await mayPredateJournal(context, call)
   // Fixed headers cost nothing to ask for, so the entry is inserted on the chance that there is none. Others are asked for only

@@ -3,11 +3,12 @@
  * a restart is not a second path. Used by `resume()` and by background delivery.
  */
 import type { DeliverableEntry, EntryState } from '../model/entry.ts'
-import { isDeliverable } from '../model/entry.ts'
+import { isDeliverable, nextLookAtMs } from '../model/entry.ts'
+import { leaseMs } from './claim.ts'
 import { guarded, pagesOf, placeOf } from './context.ts'
 import type { Context } from './context.ts'
-import { deliver } from './deliver.ts'
-import type { OpenCount, Page } from '../stores/store.ts'
+import { deliver, endOf } from './deliver.ts'
+import type { OpenCount, Page, Taking } from '../stores/store.ts'
 import { forEachOf } from './pool.ts'
 import type { Budget } from './waiters.ts'
 
@@ -42,7 +43,7 @@ export interface ResumeProgress {
 export interface Pass {
   readonly budget: () => Budget
   /** Which entries are taken up; the others count as waiting. */
-  readonly isTaken: (entry: DeliverableEntry) => boolean
+  readonly due: Taking['due']
   readonly onProgress?: ((progress: ResumeProgress) => void) | undefined
   readonly signal?: AbortSignal | undefined
 }
@@ -70,6 +71,7 @@ export async function runPass(context: Context, pass: Pass): Promise<PassResult>
   let nextAttemptAtMs: number | undefined
   let unknownKinds = 0
   let failures = 0
+  let isHandedOut = false
   const isOver = (): boolean => context.closing.aborted || pass.signal?.aborted === true
   const comeBackAt = (atMs: number): void => {
     nextAttemptAtMs = Math.min(nextAttemptAtMs ?? Infinity, atMs)
@@ -82,7 +84,7 @@ export async function runPass(context: Context, pass: Pass): Promise<PassResult>
       counts.waiting += 1
       return
     }
-    if (!pass.isTaken(entry)) {
+    if (!isDue(context, entry, pass.due)) {
       counts.waiting += 1
       comeBackAt(nextLookAtMs(entry))
       return
@@ -109,8 +111,20 @@ export async function runPass(context: Context, pass: Pass): Promise<PassResult>
 
   const open = await guarded(context, 'list', () => store.countOpen())
   const deliverable = async function* (): AsyncGenerator<DeliverableEntry> {
-    const read = (after?: string): Promise<Page> => store.listDeliverable(placeOf(context), PAGE, after)
+    const taking: Taking = {
+      owner: context.owner(),
+      most: settings.concurrency,
+      holdMs: leaseMs(context),
+      kinds: [...context.definitions.keys()],
+      due: pass.due,
+    }
+    const read = (after?: string): Promise<Page> => store.listDeliverable(placeOf(context), PAGE, after, taking)
     for await (const page of pagesOf(context, 'list', read)) {
+      if (page.left) {
+        isHandedOut = true
+        unknownKinds += page.left.strange
+        comeBackAt(page.left.nextAtMs ?? Infinity)
+      }
       unreadable += page.unreadable
       found += page.entries.length
       pass.onProgress?.({ done, found })
@@ -126,6 +140,8 @@ export async function runPass(context: Context, pass: Pass): Promise<PassResult>
 
   const isHere = (one: OpenCount): boolean => one.endpoint === settings.endpoint && one.scope === settings.scope
   const countHere = (state: EntryState): number => open.find((one) => isHere(one) && one.state === state)?.count ?? 0
+  // What others are at work on, or what is not due, is not handed out, and waits all the same.
+  const others = isHandedOut ? Math.max(0, countHere('pending') + countHere('sending') - found) : 0
   const elsewhere = deliverableElsewhere(open.filter((one) => !isHere(one)))
   for (const { endpoint, count } of elsewhere) {
     events.emit({
@@ -139,8 +155,9 @@ export async function runPass(context: Context, pass: Pass): Promise<PassResult>
     events.emit({ type: 'left-alone', why: 'unknown-kind', count: unknownKinds, atMs: runtime.nowMs() })
   if (unreadable > 0) events.emit({ type: 'left-alone', why: 'unreadable', count: unreadable, atMs: runtime.nowMs() })
   return {
-    total: found,
+    total: found + others,
     ...counts,
+    waiting: counts.waiting + others,
     unreadable,
     needEvidence: { accepted: countHere('accepted') + counts.accepted, unknown: countHere('unknown') + counts.unknown },
     elsewhere,
@@ -149,12 +166,11 @@ export async function runPass(context: Context, pass: Pass): Promise<PassResult>
   }
 }
 
-/** When something is to be done with an entry: another attempt, or its end because its time is over. */
-export function nextLookAtMs(entry: DeliverableEntry): number {
-  const { sendBeforeAtMs, nextAttemptAtMs } = entry
-  return entry.state === 'pending' && sendBeforeAtMs !== null
-    ? Math.min(sendBeforeAtMs, nextAttemptAtMs)
-    : nextAttemptAtMs
+/** Whether an entry is to be tried now, or to be ended: when that is planned, or as soon as the receiver allows. */
+export function isDue(context: Context, entry: DeliverableEntry, due: Taking['due']): boolean {
+  if (due === 'any') return true
+  const atMs = due === 'planned' ? entry.nextAttemptAtMs : entry.notBeforeMs
+  return context.runtime.nowMs() >= atMs || endOf(context, entry) !== undefined
 }
 
 function deliverableElsewhere(others: readonly OpenCount[]): { endpoint: string; scope: string; count: number }[] {

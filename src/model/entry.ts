@@ -287,6 +287,14 @@ export function quietAtMs(entry: JournalEntry, exceptAttempt: number): number {
   return last === undefined ? 0 : last.beganAtMs + entry.longestRequestMs
 }
 
+/** When something is to be done with an entry: another attempt, or its end because its time is over. */
+export function nextLookAtMs(entry: DeliverableEntry): number {
+  const { sendBeforeAtMs, nextAttemptAtMs } = entry
+  return entry.state === 'pending' && sendBeforeAtMs !== null
+    ? Math.min(sendBeforeAtMs, nextAttemptAtMs)
+    : nextAttemptAtMs
+}
+
 /** Whether someone else works on it, as far as its lease says; whether that one still lives is the store's to tell. */
 export function isClaimedByOther(entry: JournalEntry, owner: string, nowMs: number): boolean {
   return entry.claim !== null && entry.claim.owner !== owner && entry.claim.untilMs > nowMs

@@ -38,6 +38,20 @@ export interface StorageReport {
   readonly quotaBytes: number | undefined
 }
 
+/** Who asks for deliverable entries to work on them, and for which. */
+export interface Taking {
+  /** The owner of a claim, with `#` and number. */
+  readonly owner: string
+  /** How many it begins at once; more would wait with it while others could do them. */
+  readonly most: number
+  /** For how long they are handed to nobody else, unless a change of the entry ends that before. */
+  readonly holdMs: number
+  /** Kinds that the owner can deliver; others are left to those who can. */
+  readonly kinds: readonly string[]
+  /** What is due: everything, what the receiver did not ask to wait for, or what is planned for now. */
+  readonly due: 'any' | 'not-before' | 'planned'
+}
+
 /** Where a listing goes on; opaque outside the journal that made it, plain text. */
 export type Cursor = string
 
@@ -48,6 +62,15 @@ export interface Page {
   readonly next?: Cursor | undefined
   /** Rows that this version cannot read, such as entries of a newer format; they stay as they are. */
   readonly unreadable: number
+  /** With the last page, from a journal that hands out entries: what it did not. */
+  readonly left?:
+    | {
+        /** Deliverable entries of kinds that were not asked for. */
+        readonly strange: number
+        /** When one of those that were asked for is due and free; absent if there is none. */
+        readonly nextAtMs?: number | undefined
+      }
+    | undefined
 }
 
 export type InsertResult =
@@ -57,6 +80,13 @@ export type InsertResult =
 
 /** What the caller of `insert` believes to be there. */
 export type Seen = Pick<JournalEntry, 'endpoint' | 'key' | 'version'>
+
+export interface JournalClock {
+  /** Makes sure that it was looked at a short while ago. */
+  look(): Promise<void>
+  /** Its time in wall milliseconds when this process's clock shows `localMs`, as far as is known. */
+  atMs(localMs: number): number
+}
 
 export interface JournalStore {
   /** `false` for a journal that forgets all when the process ends; only the caller may choose one. */
@@ -92,11 +122,16 @@ export interface JournalStore {
   /**
    * Deliverable entries (pending, sending) of one endpoint and scope, the oldest naming first. Its cost does not grow with
    * the number of entries that are not deliverable.
+   *
+   * @param taking given where the entries are to be worked on. A journal that many processes share then hands out entries:
+   *   only what is due and what nobody else is at work on, and each to one of those who ask. That spares them the race for the
+   *   same entries and decides nothing: `replace` does. Others take no notice of it.
    */
   listDeliverable(
     of: { readonly endpoint: string; readonly scope: string },
     limit: number,
     after?: Cursor,
+    taking?: Taking,
   ): Promise<Page>
   /**
    * How many open entries (pending, sending, accepted, unknown) there are by endpoint, scope and state. Its cost grows with
@@ -117,6 +152,30 @@ export interface JournalStore {
    * took, whichever is later. An older event may have been sent before.
    */
   knowsSinceMs(kind: string): Promise<number>
+  /**
+   * Calls back when there is something that `listDeliverable` would hand out, such as what another process wrote down; not
+   * for ever again for what was handed out. Keeps no process alive.
+   *
+   * @returns ends it
+   */
+  watchDeliverable?(
+    of: { readonly endpoint: string; readonly scope: string },
+    kinds: () => readonly string[],
+    onDeliverable: () => void,
+  ): () => void
+  /**
+   * The clock that all who share the journal go by, if it has one: leases, windows and waits are compared between machines,
+   * and their own clocks differ.
+   */
+  readonly clock?: JournalClock | undefined
+  /**
+   * The same journal inside a transaction of the caller's own, if it knows transactions: what is changed through it is there
+   * when the caller commits, and never was if the caller rolls back. No call of it fails a statement of the transaction for
+   * what the journal holds.
+   *
+   * @throws {InvalidInputError} it is no open transaction in the database of this journal
+   */
+  within?(transaction: object): Promise<JournalStore>
   /** Whether a process or tab (an `owner`, without `#` and number) is certainly gone; `false` where it cannot be told, then its lease decides. */
   isGone(owner: string): Promise<boolean>
   /** What the place says about itself, without opening the journal; only where there is somebody to ask. */

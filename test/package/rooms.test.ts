@@ -21,9 +21,10 @@ const packageOwners: Record<string, readonly string[]> = {
   ky: ['engine/send.ts'],
   'p-retry': ['engine/deliver.ts'],
   'idb-keyval': ['stores/indexeddb.ts'],
-  uuid: ['model/canonical.ts', 'model/key.ts', 'opentelemetry.ts'],
+  uuid: ['model/canonical.ts', 'model/key.ts', 'opentelemetry.ts', 'stores/postgres-statements.ts'],
   'node:sqlite': ['stores/sqlite.ts', 'stores/sqlite-worker.ts'],
-  pg: ['stores/postgres.ts'],
+  // The pool is the user's own, and its type is what is needed of it.
+  pg: [],
   msw: ['testing/msw.ts'],
   react: ['react.ts'],
   '@opentelemetry/api': ['opentelemetry.ts'],
@@ -62,7 +63,7 @@ function fault({ from, to, typesOnly }: Arrow): string | undefined {
       if (target === 'model' || to === 'dialects/dialect.ts') return undefined
       return target === 'dialects' ? 'dialects do not know each other' : 'a dialect knows model and its contract'
     case 'stores': {
-      if (target === 'model' || to === 'stores/store.ts' || to === 'stores/codec.ts') return undefined
+      if (target === 'model' || ['stores/store.ts', 'stores/codec.ts', 'stores/owner.ts'].includes(to)) return undefined
       // The default of a runtime is one of the journals.
       if (target === 'stores' && from.startsWith('stores/default-')) return undefined
       // A journal of several files keeps them under its own name: sqlite.ts, sqlite-worker.ts.
@@ -92,6 +93,11 @@ function fault({ from, to, typesOnly }: Arrow): string | undefined {
     case 'opentelemetry':
     case 'diagnostics-channel':
       return typesOnly ? undefined : 'an observer sees events, and takes nothing but types'
+    case 'postgres':
+      // What is offered beside the client: its own journal, and the way of a call up to the entry.
+      return ['api', 'client', 'engine', 'events', 'input', 'model'].includes(target) || to === 'stores/postgres.ts'
+        ? undefined
+        : 'what a database can do knows the way of a call and its journal'
     case 'service-worker':
       return typesOnly && target === 'api' ? undefined : 'a worker is handed its client, and takes nothing but types'
     case 'react':
@@ -176,6 +182,9 @@ test.each<[from: string, to: string, typesOnly: boolean, allowed: boolean]>([
   ['stores/indexeddb.ts', 'idb-keyval', false, true],
   ['stores/memory.ts', 'stores/sqlite.ts', true, false],
   ['stores/sqlite-worker.ts', 'stores/sqlite.ts', false, true],
+  ['stores/postgres.ts', 'stores/owner.ts', false, true],
+  ['stores/postgres-work.ts', 'stores/sqlite.ts', true, false],
+  ['stores/postgres.ts', 'pg', true, false],
   ['stores/sqlite.ts', 'node:sqlite', false, true],
   ['client.ts', 'node:fs', false, false],
   ['opentelemetry.ts', '@opentelemetry/api', false, true],
