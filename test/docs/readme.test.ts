@@ -87,7 +87,7 @@ test('the drawing in CONTRIBUTING is of files that are there', () => {
 })
 
 test('the examples start as their first lines say', () => {
-  for (const path of ['backend-worker.ts', 'after-a-crash.ts', 'checkout/serve.ts']) {
+  for (const path of ['backend-worker.ts', 'after-a-crash.ts', 'checkout/serve.ts', 'mobile/serve.ts']) {
     expect(textOf(`examples/${path}`)).toContain(` *     node --conditions=source examples/${path}\n`)
   }
 })
