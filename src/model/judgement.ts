@@ -3,7 +3,7 @@
  * applied" only when nothing of the entry can still be on its way; "nothing found" is no proof by itself.
  */
 import { UnreachableError } from '../errors.ts'
-import { isFinal } from './entry.ts'
+import { isFinal, quietAtMs } from './entry.ts'
 import type { JournalEntry } from './entry.ts'
 import type { Evidence } from './evidence.ts'
 import { echoes } from './operation.ts'
@@ -30,6 +30,9 @@ export type Judgement =
   /** `miss`: one more look-up that found nothing. `nothing`: it says nothing new. */
   | { readonly take: 'applied' | 'not-applied' | 'miss' | 'nothing' }
   | { readonly refuse: EvidenceRefusal; readonly retryAfterMs?: number }
+
+/** Attempts are numbered from 1. */
+const NO_ATTEMPT = 0
 
 /** A word against a final state is taken too: it becomes a contradiction, which a person's decision then ends. */
 export function judge(entry: JournalEntry, evidence: Evidence, rules: LookUpRules, nowMs: number): Judgement {
@@ -60,6 +63,9 @@ function obstacle(entry: JournalEntry, nowMs: number): Judgement | undefined {
   if (entry.claim !== null && entry.claim.untilMs > nowMs) {
     return { refuse: 'being-sent', retryAfterMs: entry.claim.untilMs - nowMs }
   }
-  const quietAtMs = entry.lastAmbiguousAtMs === null ? 0 : entry.lastAmbiguousAtMs + entry.longestRequestMs
-  return nowMs < quietAtMs ? { refuse: 'too-soon', retryAfterMs: quietAtMs - nowMs } : undefined
+  const longestMs = entry.lastAmbiguousAtMs === null ? 0 : entry.lastAmbiguousAtMs + entry.longestRequestMs
+  // The attempt that was accepted has been answered, so it is not what may still be at work; what was lost beside it is.
+  const isListed = entry.state === 'accepted' && entry.droppedInDoubt === 0
+  const quietUntilMs = isListed ? quietAtMs(entry, NO_ATTEMPT) : longestMs
+  return nowMs < quietUntilMs ? { refuse: 'too-soon', retryAfterMs: quietUntilMs - nowMs } : undefined
 }

@@ -151,6 +151,17 @@ describe('when it is believed', () => {
     expect(judged(ENTRIES.accepted, notApplied)).toEqual({ take: 'not-applied' })
   })
 
+  test('not applied, of what was accepted: at once, unless an attempt before it was lost and may be at work', () => {
+    expect(judged(ENTRIES.accepted, notApplied, NAMED_AT_MS + 2000)).toEqual({ take: 'not-applied' })
+    const again = after(lost, began, replied(2, 'accepted'))
+    const quietAtMs = (again.attempts[0]?.beganAtMs ?? 0) + again.longestRequestMs
+    expect(judged(again, notApplied, quietAtMs - 1)).toEqual({ refuse: 'too-soon', retryAfterMs: 1 })
+    expect(judged(again, notApplied, quietAtMs)).toEqual({ take: 'not-applied' })
+    // Attempts that are no longer listed are not known one by one.
+    const long = { ...again, droppedInDoubt: 1, lastAmbiguousAtMs: quietAtMs }
+    expect(judged(long, notApplied, quietAtMs)).toMatchObject({ refuse: 'too-soon' })
+  })
+
   test('nothing found: no proof before the delay and the number of misses, unless it is conclusive', () => {
     const quietMs = (lost.lastAmbiguousAtMs ?? 0) + rules.delayMs
     expect(judged(lost, nothing(), quietMs)).toEqual({ take: 'miss' })
