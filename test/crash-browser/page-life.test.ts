@@ -8,6 +8,7 @@ import type { Receiver } from 'billonce/testing'
 import { describe, expect, test } from 'vitest'
 import { engines } from '../support/browsers.ts'
 import type { Engine } from '../support/browsers.ts'
+import { connectDevTools, devToolsArgs } from '../support/devtools.ts'
 import { openRealBrowser } from '../support/real-browser.ts'
 import type { Page, RealBrowser } from '../support/real-browser.ts'
 
@@ -20,7 +21,7 @@ interface Shop {
 
 const eventually = { timeout: 30_000, interval: 100 }
 const server = async (engine: Engine): Promise<{ browser: RealBrowser; receiver: Receiver }> => {
-  const browser = await openRealBrowser(engine)
+  const browser = await openRealBrowser(engine, engine === 'chromium' ? devToolsArgs : [])
   const receiver = createReceiver()
   browser.handle('/v1/', (request) => receiver.fetch(request))
   return { browser, receiver }
@@ -90,6 +91,38 @@ async function sendAndForget(page: Page, bytes: number) {
   const billing = createBillingClient({ baseUrl: location.origin, scope: 'org_42/test', headers: {} })
   const params = { meter: 'km', quantity: 3, metadata: { note: 'x'.repeat(bytes) } }
   void billing.recordUsage(params, { operationId: `trip-of-${bytes}` })
+}
+
+/** Runs in the page: one frame whose timers run once a minute charges, and meanwhile another looks for work. */
+async function chargeInHiddenFrame(_page: Page) {
+  const frameWith = async (code: string): Promise<unknown> => {
+    const frame = document.createElement('iframe')
+    frame.srcdoc = '<!doctype html><title>tab</title>'
+    const loaded = new Promise((resolve) => frame.addEventListener('load', resolve, { once: true }))
+    document.body.append(frame)
+    await loaded
+    return await (frame.contentWindow as unknown as { eval: (code: string) => Promise<unknown> }).eval(`(async () => {
+      const client = async () => {
+        const { createBillingClient } = await import('${location.origin}/billonce.js')
+        return createBillingClient({ baseUrl: '${location.origin}', scope: 'org_42/test', headers: { authorization: 'Bearer t' } })
+      }
+      ${code}
+    })()`)
+  }
+  const hidden = frameWith(`
+    const set = globalThis.setTimeout
+    globalThis.setTimeout = (callback, ms, ...rest) => set(callback, Math.max(60_000, ms ?? 0), ...rest)
+    const billing = await client()
+    return (await billing.charge({ amount: 5000, currency: 'usd' }, { operationId: 'order-1' })).status
+  `)
+  const other = await frameWith(`
+    const billing = await client()
+    for (;;) {
+      const { total, succeeded, waiting } = await billing.resume({ deadlineMs: 1500 })
+      if (total > 0) return { total, succeeded, waiting }
+    }
+  `)
+  return { hidden: await hidden, other }
 }
 
 const leaveFor = (page: Page, target: string): void => page.leaveFor(target === 'back' ? -1 : target)
@@ -189,6 +222,66 @@ describe.each(engines)('%s', (engine) => {
       return { status: usage?.status, attempts: usage?.attempts }
     })
     expect(outcome).toEqual({ status: 'succeeded', attempts: 2 })
+    expectOneEffect(receiver)
+  })
+
+  test('G25: a hidden tab, its timers held back to one a minute, keeps its entry over a slow request without a heartbeat', async () => {
+    const { browser, receiver } = await server(engine)
+    await using _ = browser
+    browser.handle('/v1/', async (request) => {
+      await sleep(4000)
+      return await receiver.fetch(request)
+    })
+    expect(await browser.run(chargeInHiddenFrame)).toEqual({
+      hidden: 'succeeded',
+      other: { total: 1, succeeded: 0, waiting: 1 },
+    })
+    expect(receiver.ledger.requests).toHaveLength(1)
+    expectOneEffect(receiver)
+  })
+})
+
+// Only its DevTools can freeze a page; the other engines have no such state to ask for.
+describe('chromium', () => {
+  test('a tab frozen in the middle of a charge holds up nobody, and wakes to what another tab has finished', async () => {
+    const { browser, receiver } = await server('chromium')
+    await using _ = browser
+    let isFirst = true
+    browser.handle('/v1/', async (request) => {
+      const reply = await receiver.fetch(request)
+      // The first reply never comes: the frozen tab has nothing to wake up with.
+      if (isFirst) {
+        isFirst = false
+        return undefined
+      }
+      return reply
+    })
+    await browser.run(open, null)
+    await browser.run(begin, 'order-1')
+    await expect.poll(() => receiver.ledger.effects.length, eventually).toBe(1)
+    using tools = await connectDevTools(browser.profile)
+    const { sessionId } = await tools.attach(browser.origin)
+    await tools.send('Page.enable', {}, sessionId)
+    const { targetId } = await tools.send<{ targetId: string }>('Target.createTarget', {
+      url: browser.pageAt(browser.origin),
+      background: false,
+    })
+    await tools.send('Page.setWebLifecycleState', { state: 'frozen' }, sessionId)
+    await expect.poll(() => browser.run(locksOf), eventually).toBe(0)
+
+    const beganAtMs = performance.now()
+    expect(await browser.run(outcomeOf, 'order-1')).toMatchObject({ status: 'succeeded', isRevived: false })
+    // Not after the lease of two minutes.
+    expect(performance.now() - beganAtMs).toBeLessThan(20_000)
+    await tools.send('Target.closeTarget', { targetId })
+    await tools.send('Page.setWebLifecycleState', { state: 'active' }, sessionId)
+    const { result } = await tools.send<{ result: { value: string } }>(
+      'Runtime.evaluate',
+      { expression: 'asked.then(({ status }) => status)', awaitPromise: true, returnByValue: true },
+      sessionId,
+    )
+    expect(result.value).toBe('succeeded')
+    expect(receiver.ledger.requests).toHaveLength(2)
     expectOneEffect(receiver)
   })
 })
