@@ -15,10 +15,11 @@ export interface Runtime {
   readonly fetch: typeof fetch
   /** `false` only where the runtime is sure that there is no network. */
   isOnline(): boolean
-  /** Calls back when the page comes back to life or the network is there again; returns a function that stops it. */
-  onWake(listener: () => void): () => void
-  /** Calls back when the page comes out of the back/forward cache; returns a function that stops it. */
-  onRevival(listener: () => void): () => void
+  /**
+   * Calls back when the page comes back to life or the network is there again, and says whether it came out of the back/forward
+   * cache; returns a function that stops it.
+   */
+  onWake(listener: (isRevived: boolean) => void): () => void
   /** Whether this is a page, which may be closed while its requests are on their way, and whose `fetch` can let them go on. */
   isPage(): boolean
   /** Where the page comes from; `undefined` outside a page. */
@@ -43,7 +44,6 @@ export function realRuntime(fetchOfUser?: typeof fetch): Runtime {
     fetch: (input, init) => (fetchOfUser ?? globalThis.fetch)(input, init),
     isOnline: () => typeof navigator === 'undefined' || navigator.onLine !== false,
     onWake,
-    onRevival,
     isPage: () => typeof document !== 'undefined' && 'keepalive' in Request.prototype,
     origin: () => (typeof location === 'undefined' ? undefined : location.origin),
   }
@@ -64,31 +64,22 @@ async function sleep(ms: number, signal: AbortSignal, idle?: 'idle'): Promise<vo
   })
 }
 
-function onWake(listener: () => void): () => void {
+function onWake(listener: (isRevived: boolean) => void): () => void {
   // Node has no such events.
   if (typeof addEventListener === 'undefined') return () => {}
   const stop = new AbortController()
   const { signal } = stop
+  const wake = (): void => listener(false)
   // In workers too; all the others are a page's.
-  addEventListener('online', listener, { signal })
+  addEventListener('online', wake, { signal })
   if (typeof document !== 'undefined') {
     const whenVisible = (): void => {
-      if (document.visibilityState === 'visible') listener()
+      if (document.visibilityState === 'visible') wake()
     }
-    addEventListener('pageshow', listener, { signal })
+    addEventListener('pageshow', ({ persisted }) => listener(persisted), { signal })
     document.addEventListener('visibilitychange', whenVisible, { signal })
     // A hidden page that was frozen may go on hidden (Page Lifecycle, Chromium).
-    document.addEventListener('resume', listener, { signal })
+    document.addEventListener('resume', wake, { signal })
   }
-  return () => stop.abort()
-}
-
-function onRevival(listener: () => void): () => void {
-  if (typeof document === 'undefined') return () => {}
-  const stop = new AbortController()
-  const whenKept = (event: PageTransitionEvent): void => {
-    if (event.persisted) listener()
-  }
-  addEventListener('pageshow', whenKept, { signal: stop.signal })
   return () => stop.abort()
 }

@@ -84,10 +84,11 @@ export async function send(exchange: Exchange, runtime: Runtime): Promise<Reply 
   // In WebKit (2.50) a page that was kept for the way back never hears of a keepalive request that was on its way.
   let stopListening = (): void => {}
   const unheard = new Promise<Reply>((resolve) => {
-    const wait = (): void => {
+    if (!giveBack) return
+    stopListening = runtime.onWake((isRevived) => {
+      if (!isRevived) return
       void runtime.sleep(AFTER_REVIVAL_MS, timedOut.signal).then(() => resolve({ kind: 'lost', why: 'network' }))
-    }
-    if (giveBack) stopListening = runtime.onRevival(wait)
+    })
   })
   try {
     return await Promise.race([exchanged, timeout, unheard])
