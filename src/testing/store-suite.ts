@@ -364,6 +364,20 @@ const CASES: Readonly<Record<string, (site: Site) => Promise<void>>> = {
     same(await collect((after) => pick(stores, 0).list({}, 100, after)), [entry], 'what is there')
   },
 
+  'of inserts of one name at once, each under a key and an endpoint of its own, exactly one wins': async ({ open }) => {
+    const stores = [await open(), await open()]
+    for (let round = 0; round < 5; round++) {
+      const entries = times(10, (index) =>
+        sampleEntry({ operationId: `order-${round}`, key: `key ${round} ${index}`, endpoint: `place ${index % 3}` }),
+      )
+      const results = await Promise.all(entries.map((entry, index) => pick(stores, index).insert(entry, [])))
+      same(results.filter(({ inserted }) => inserted).length, 1, 'number of winners')
+      const winner = entries[results.findIndex(({ inserted }) => inserted)]
+      for (const result of results) if (!result.inserted) same(result.found, [winner], 'what the others found')
+      same(await pick(stores, 0).history(sampleEntry({ operationId: `order-${round}` })), [winner], 'what is there')
+    }
+  },
+
   'fifty inserts of different entries at once all win': async ({ open }) => {
     const stores = [await open(), await open()]
     const entries = times(50, (index) => sampleEntry({ operationId: `order-${index}` }))

@@ -299,11 +299,14 @@ describe('calls that come together', () => {
     await inside.insert(order(1), [])
     await inside.insert(order(2), [])
     let isHeld = true
+    const beganAtMs = performance.now()
     const held = store.insert(order(1, { body: 'later' }), []).finally(() => (isHeld = false))
     const free = store.insert(order(2, { body: 'later' }), [])
     const others = await Promise.all([3, 4, 5].map((number) => store.insert(order(number), [])))
     expect(others).toEqual([{ inserted: true }, { inserted: true }, { inserted: true }])
     expect(isHeld).toBe(true)
+    // Far from what one alone would wait.
+    expect(performance.now() - beganAtMs).toBeLessThan(10_000)
     await within.query('ROLLBACK')
     within.release()
     expect([await held, await free]).toEqual([{ inserted: true }, { inserted: true }])
