@@ -15,7 +15,7 @@ import type {
   WriteCall,
   WriteOptions,
 } from './api.ts'
-import { deliverFirst, startBackground } from './engine/background.ts'
+import { backgroundOf } from './engine/background.ts'
 import { contexts, emitChange, guarded, pagesOf, revisionsOf } from './engine/context.ts'
 import type { Context } from './engine/context.ts'
 import { abortedError, deliver } from './engine/deliver.ts'
@@ -23,7 +23,7 @@ import type { Delivered, Delivery } from './engine/deliver.ts'
 import { healthOf } from './engine/health.ts'
 import { openEntry, openNextRevision } from './engine/open.ts'
 import type { Call, Opened } from './engine/open.ts'
-import { limiter } from './engine/pool.ts'
+import { Pace } from './engine/pace.ts'
 import { runPrune } from './engine/prune.ts'
 import type { PruneSummary } from './engine/prune.ts'
 import { lookUpByDialect, refuseNoLookUp, runReconcile, takeEvidence } from './engine/reconcile.ts'
@@ -72,7 +72,7 @@ let clients = 0
 /** @internal The same in a world of the caller's; for tests. */
 export function createClient(options: BillingClientOptions, world: Runtime): BillingClient {
   const settings = readOptions(options)
-  const { store } = settings
+  const { store, policy } = settings
   const { clock } = store
   // What is compared between machines goes by the one clock that they share.
   const runtime: Runtime = clock ? { ...world, nowMs: () => clock.atMs(world.nowMs()) } : world
@@ -87,12 +87,17 @@ export function createClient(options: BillingClientOptions, world: Runtime): Bil
     definitions: new Map(settings.writes.map((write) => [write.kind, write])),
     deliveries: new Map(),
     openings: new Map(),
-    pace: { running: 0, exponent: 0, wake: () => {} },
+    pace: new Pace({
+      baseMs: policy.backgroundBaseDelayMs,
+      capMs: policy.maxDelayMs,
+      longestMs: policy.maxBackgroundDelayMs,
+      most: settings.concurrency,
+    }),
     closing: closing.signal,
   }
   /** Openings under way by name, so that two calls in one tick become one entry and one delivery. */
   const openings = new Map<string, Promise<unknown>>()
-  const queue = limiter(settings.concurrency)
+  const background = backgroundOf(context)
   let resuming: Promise<ResumeSummary> | undefined
   /** All who resume at the same time are told of the one pass. */
   const watchers = new Set<(progress: ResumeProgress) => void>()
@@ -147,7 +152,7 @@ export function createClient(options: BillingClientOptions, world: Runtime): Bil
     const opening = exclusively(call, (it) => {
       // If the caller has gone meanwhile it was told that nothing is sent by this call; a pass takes the entry up.
       const isThere = !signal?.aborted && runtime.monotonicMs() < budget.deadlineAtMs
-      if (it.kind === 'deliver' && isThere) void queue(() => deliverFirst(context, it.entry, budgetOf(undefined)))
+      if (it.kind === 'deliver' && isThere) background.take(it.entry)
       return it
     })
     const opened = await inTime(opening, budget, signal)
@@ -374,13 +379,14 @@ export function createClient(options: BillingClientOptions, world: Runtime): Bil
     if (resumeOptions.onProgress) watchers.add(resumeOptions.onProgress)
     const deadlineMs = readMs(resumeOptions.deadlineMs, 'deadlineMs', settings.policy.deadlineMs, 1)
     resuming ??= runPass(context, {
-      budget: () => budgetOf(deadlineMs),
+      deliver: (entry) => deliver(context, entry).join(budgetOf(deadlineMs)),
+      most: () => settings.concurrency,
       due: 'any',
       onProgress: (progress) => {
         for (const watcher of watchers) tell(watcher, progress)
       },
     })
-      .then(({ nextAttemptAtMs: _next, failures: _failures, ...summary }) => summary)
+      .then(({ nextAttemptAtMs: _next, ...summary }) => summary)
       .finally(() => {
         resuming = undefined
         watchers.clear()
@@ -427,7 +433,7 @@ export function createClient(options: BillingClientOptions, world: Runtime): Bil
     }) as BillingClient['write'],
     start() {
       refuseIfClosed()
-      return startBackground(context)
+      return background.start()
     },
     resume,
     async find(ref) {

@@ -27,6 +27,12 @@ export interface RetryOptions {
   readonly baseDelayMs?: number | undefined
   /** No back-off within a call is longer, in milliseconds. Default 30,000. */
   readonly maxDelayMs?: number | undefined
+  /**
+   * While the receiver fails, background delivery waits a random time between 0 and twice this after the first failure; it
+   * doubles from there, up to `maxDelayMs`, and in a long outage slowly up to `maxBackgroundDelayMs`. In milliseconds. Half of
+   * the default gives a busy receiver that comes back twice the load to refuse. Default 1,000.
+   */
+  readonly backgroundBaseDelayMs?: number | undefined
   /** No back-off of background delivery is longer, in milliseconds. Default 300,000. */
   readonly maxBackgroundDelayMs?: number | undefined
   /** A longer `Retry-After` is taken as this many milliseconds, at most 24 hours. Default 86,400,000. */
@@ -290,6 +296,7 @@ function readPolicy(retry: RetryOptions): RetryPolicy {
     deadlineMs: readMs(retry.deadlineMs, 'retry.deadlineMs', 60_000, 1),
     baseDelayMs: readMs(retry.baseDelayMs, 'retry.baseDelayMs', 500, 0),
     maxDelayMs: readMs(retry.maxDelayMs, 'retry.maxDelayMs', 30_000, 0),
+    backgroundBaseDelayMs: readMs(retry.backgroundBaseDelayMs, 'retry.backgroundBaseDelayMs', 1000, 0),
     maxBackgroundDelayMs: readMs(retry.maxBackgroundDelayMs, 'retry.maxBackgroundDelayMs', 300_000, 0),
     maxRetryAfterMs: readMs(retry.maxRetryAfterMs, 'retry.maxRetryAfterMs', 24 * HOUR_MS, 0, 24 * HOUR_MS),
     alsoStatuses,

@@ -10,6 +10,7 @@ import type { AnyWriteDefinition } from '../model/operation.ts'
 import type { JournalStore, Page } from '../stores/store.ts'
 import type { CredentialsOption } from './credentials.ts'
 import type { Delivery } from './deliver.ts'
+import type { Pace } from './pace.ts'
 import type { Runtime } from './runtime.ts'
 import type { RetryPolicy } from './schedule.ts'
 
@@ -42,15 +43,6 @@ export interface Opening {
   readonly end: () => void
 }
 
-export interface Pace {
-  /** How many background deliveries run, to take up what is left to them. */
-  running: number
-  /** Above zero while the receiver fails: then one entry at a time is sent. */
-  exponent: number
-  /** Has background delivery look again. */
-  wake: () => void
-}
-
 export interface Context {
   readonly settings: Settings
   readonly store: JournalStore
@@ -64,7 +56,7 @@ export interface Context {
   readonly deliveries: Map<string, Delivery>
   /** Entries that a call is opening, by key: until it delivers them itself, nobody else in this client does. */
   readonly openings: Map<string, Opening>
-  /** How background delivery paces itself; see background.ts. */
+  /** How background delivery paces itself. */
   readonly pace: Pace
   /** Fires when the client is closed. */
   readonly closing: AbortSignal

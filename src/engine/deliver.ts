@@ -304,8 +304,9 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
 
   const recordReply = async (number: number, reply: Reply, verdict: Verdict, durationMs: number): Promise<void> => {
     const facts = factsOf(reply)
+    const failures = context.pace.failuresOf(entry.key) ?? entry.attemptsBegun
     const stepAfter = (after: JournalEntry): Step =>
-      nextStep({ entry: after, verdict, facts, attemptsMade, nowMs: runtime.nowMs() }, policy, runtime.random)
+      nextStep({ entry: after, verdict, facts, attemptsMade, failures, nowMs: runtime.nowMs() }, policy, runtime.random)
     // A key that was freed is not asked again while an earlier attempt may still find it free.
     const quietMs = quietAtMs(entry, number)
     const isKept = dialectOf(context, entry)?.keepsRejections(entry.kind) ?? true

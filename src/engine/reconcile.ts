@@ -115,7 +115,7 @@ export async function runReconcile(
     done += 1
     onProgress({ done, found })
   }
-  await forEachOf(needingEvidence(context, signal), context.settings.concurrency, look)
+  await forEachOf(needingEvidence(context, signal), () => context.settings.concurrency, look)
   return { total: found, ...counts }
 }
 

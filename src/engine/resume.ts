@@ -7,10 +7,10 @@ import { isDeliverable, nextLookAtMs } from '../model/entry.ts'
 import { leaseMs } from './claim.ts'
 import { guarded, pagesOf, placeOf } from './context.ts'
 import type { Context } from './context.ts'
-import { deliver, endOf } from './deliver.ts'
+import { endOf } from './deliver.ts'
+import type { Delivered } from './deliver.ts'
 import type { OpenCount, Page, Taking } from '../stores/store.ts'
 import { forEachOf } from './pool.ts'
-import type { Budget } from './waiters.ts'
 
 /** What a pass did. The first numbers count entries that were deliverable when it began. */
 export interface ResumeSummary {
@@ -41,9 +41,13 @@ export interface ResumeProgress {
 }
 
 export interface Pass {
-  readonly budget: () => Budget
+  readonly deliver: (entry: DeliverableEntry) => Promise<Delivered>
+  /** How many at a time; asked before each. */
+  readonly most: () => number
   /** Which entries are taken up; the others count as waiting. */
   readonly due: Taking['due']
+  /** Whether an entry is one of those that the pass is about, and may be taken up now. Default: all. */
+  readonly isMine?: ((entry: DeliverableEntry) => boolean | 'later') | undefined
   readonly onProgress?: ((progress: ResumeProgress) => void) | undefined
   readonly signal?: AbortSignal | undefined
 }
@@ -53,8 +57,6 @@ const PAGE = 64
 /** What a pass tells background delivery beside its summary. */
 export interface PassResult extends ResumeSummary {
   readonly nextAttemptAtMs: number | undefined
-  /** Entries that were tried and are still to be delivered. */
-  readonly failures: number
 }
 
 /**
@@ -70,7 +72,6 @@ export async function runPass(context: Context, pass: Pass): Promise<PassResult>
   let unreadable = 0
   let nextAttemptAtMs: number | undefined
   let unknownKinds = 0
-  let failures = 0
   let isHandedOut = false
   const isOver = (): boolean => context.closing.aborted || pass.signal?.aborted === true
   const comeBackAt = (atMs: number): void => {
@@ -84,22 +85,22 @@ export async function runPass(context: Context, pass: Pass): Promise<PassResult>
       counts.waiting += 1
       return
     }
-    if (!isDue(context, entry, pass.due)) {
+    const isMine = pass.isMine?.(entry) ?? true
+    if (isMine !== true || !isDue(context, entry, pass.due)) {
       counts.waiting += 1
-      comeBackAt(nextLookAtMs(entry))
+      if (isMine) comeBackAt(nextLookAtMs(entry))
       return
     }
     try {
       // Its call delivers it itself, and then this joins.
       await context.openings.get(entry.key)?.ended
-      const delivered = await deliver(context, entry).join(pass.budget(), pass.signal)
+      const delivered = await pass.deliver(entry)
       const after = delivered.entry
       if (!isDeliverable(after)) {
         counts[after.state] += 1
         return
       }
       counts.waiting += 1
-      if (delivered.attemptsMade > 0) failures += 1
       // What was due and could not be tried (offline, no login, another's claim) is looked at when something happens, or
       // with the next look at all; coming back at once would be a hot loop.
       if (delivered.attemptsMade > 0 || after.nextAttemptAtMs > runtime.nowMs()) comeBackAt(nextLookAtMs(after))
@@ -132,7 +133,7 @@ export async function runPass(context: Context, pass: Pass): Promise<PassResult>
       if (isOver()) return
     }
   }
-  await forEachOf(deliverable(), settings.concurrency, async (entry) => {
+  await forEachOf(deliverable(), pass.most, async (entry) => {
     await take(entry)
     done += 1
     pass.onProgress?.({ done, found })
@@ -162,7 +163,6 @@ export async function runPass(context: Context, pass: Pass): Promise<PassResult>
     needEvidence: { accepted: countHere('accepted') + counts.accepted, unknown: countHere('unknown') + counts.unknown },
     elsewhere,
     nextAttemptAtMs,
-    failures,
   }
 }
 

@@ -17,6 +17,8 @@ export interface RetryPolicy {
   readonly baseDelayMs: number
   /** No back-off within a call is longer. */
   readonly maxDelayMs: number
+  /** While the receiver fails, the first wait of background delivery is random between 0 and twice this; see pace.ts. */
+  readonly backgroundBaseDelayMs: number
   /** No back-off of background delivery is longer. */
   readonly maxBackgroundDelayMs: number
   /** A longer `Retry-After` is taken as this. */
@@ -32,6 +34,8 @@ export interface Turn {
   readonly facts: ReplyFacts
   /** Attempts made by this loop so far. */
   readonly attemptsMade: number
+  /** What the entry's own back-off counts in the background; 0: it has none, the pace slows it. */
+  readonly failures: number
   readonly nowMs: number
 }
 
@@ -57,16 +61,17 @@ export function nextStep(turn: Turn, policy: RetryPolicy, random: () => number):
     askedMs === undefined
       ? undefined
       : timing(nowMs + Math.ceil(askedMs), Math.floor(random() * Math.min(askedMs, policy.baseDelayMs)))
+  const parkedMs =
+    turn.failures === 0
+      ? 0
+      : backoffMs(turn.failures, policy.backgroundBaseDelayMs, policy.maxBackgroundDelayMs, random)
   return {
     mayGoOn: isDeliverable(entry) && isRetriedByCalls(verdict, turn.facts, policy),
     next: asked ?? {
       nextAttemptAtMs: nowMs + backoffMs(turn.attemptsMade, policy.baseDelayMs, policy.maxDelayMs, random),
       notBeforeMs: 0,
     },
-    parked: asked ?? {
-      nextAttemptAtMs: nowMs + backoffMs(entry.attemptsBegun, policy.baseDelayMs, policy.maxBackgroundDelayMs, random),
-      notBeforeMs: 0,
-    },
+    parked: asked ?? { nextAttemptAtMs: nowMs + parkedMs, notBeforeMs: 0 },
   }
 }
 

@@ -278,7 +278,7 @@ test('G59: one that always fails holds up nobody', async () => {
     const params = number === 1 ? { ...coffee, customer: 'cus_bad' } : coffee
     await settled(billing.charge(params, { operationId: `order-${number}`, background: true }))
   }
-  await pass(2000)
+  await pass(30_000)
   expect(receiver.ledger.effects).toHaveLength(49)
   await pass(600_000)
   expect(await billing.find({ kind: 'charge', ...order })).toMatchObject({ status: 'unknown', delivery: 'continues' })
@@ -297,7 +297,7 @@ describe('G63: a page in the background', () => {
   test('whose request was killed although the receiver finished asks once more when it is visible, and tells the next caller', async () => {
     await inPage(async (page) => {
       const { billing, receiver } = setUp({
-        client: { retry: { ...once, baseDelayMs: 300_000 } },
+        client: { retry: { ...once, backgroundBaseDelayMs: 300_000 } },
         receiver: { faults: [loseReply({ attempt: 1 })] },
       })
       const stop = billing.start()
@@ -321,7 +321,7 @@ describe('G63: a page in the background', () => {
 
   test('becoming hidden wakes nothing', async () => {
     await inPage(async (page) => {
-      const world = setUp({ client: { retry: { baseDelayMs: 300_000 } }, receiver: { faults: [status(503)] } })
+      const world = setUp({ client: { retry: { backgroundBaseDelayMs: 300_000 } }, receiver: { faults: [status(503)] } })
       await leaveSending(world)
       const stop = world.billing.start()
       await pass(0)

@@ -15,6 +15,7 @@ const policy: RetryPolicy = {
   deadlineMs: 60_000,
   baseDelayMs: 500,
   maxDelayMs: 30_000,
+  backgroundBaseDelayMs: 1000,
   maxBackgroundDelayMs: 300_000,
   maxRetryAfterMs: 24 * HOUR_MS,
   alsoStatuses: [],
@@ -28,7 +29,11 @@ const entryAfter = (verdict: Verdict, attemptsBegun = 1): JournalEntry =>
     named(),
   )
 const step = (verdict: Verdict, turn: Partial<Turn> = {}, random = (): number => LAST, of = policy): Step =>
-  nextStep({ entry: entryAfter(verdict), verdict, facts: {}, attemptsMade: 1, nowMs: NOW_MS, ...turn }, of, random)
+  nextStep(
+    { entry: entryAfter(verdict), verdict, facts: {}, attemptsMade: 1, failures: 1, nowMs: NOW_MS, ...turn },
+    of,
+    random,
+  )
 const unclear = (retryAfterMs?: number): Verdict => ({
   kind: 'unclear',
   why: 'server-error',
@@ -98,7 +103,7 @@ describe('back-off', () => {
 
   test('within a call counts the call’s attempts, in the background those of the entry', () => {
     const verdict = unclear()
-    const { next, parked } = step(verdict, { entry: entryAfter(verdict, 20), attemptsMade: 2 })
+    const { next, parked } = step(verdict, { entry: entryAfter(verdict, 20), attemptsMade: 2, failures: 20 })
     expect(next).toEqual({ nextAttemptAtMs: NOW_MS + 1000, notBeforeMs: 0 })
     expect(parked).toEqual({ nextAttemptAtMs: NOW_MS + 300_000, notBeforeMs: 0 })
   })
