@@ -167,7 +167,7 @@ describe('G63: a request that the system killed', () => {
         page.fire(event)
         await pass(50)
         kill()
-        await pass(1500)
+        await pass(2500)
         expect(fetches).toBe(2)
         expect(await viewsOf(tab)).toMatchObject([{ state: 'succeeded', attemptsBegun: 14 }])
         expect(world.receiver.ledger.effects).toHaveLength(1)
