@@ -12,6 +12,8 @@ export interface Runtime {
   readonly random: () => number
   /** Resolves after `ms`, or at once when the signal fires; never rejects. `idle` timers do not keep a process alive. */
   sleep(ms: number, signal: AbortSignal, idle?: 'idle'): Promise<void>
+  /** Calls back once after `ms`; returns what stops it. For what every call needs: it makes no signal and no event. */
+  timer(ms: number, wake: () => void): () => void
   readonly fetch: typeof fetch
   /** `false` only where the runtime is sure that there is no network. */
   isOnline(): boolean
@@ -41,6 +43,10 @@ export function realRuntime(fetchOfUser?: typeof fetch): Runtime {
     monotonicMs: () => performance.now(),
     random: () => Math.random(),
     sleep,
+    timer(ms, wake) {
+      const timer = startTimer(ms, wake)
+      return () => clearTimeout(timer)
+    },
     fetch: (input, init) => (fetchOfUser ?? globalThis.fetch)(input, init),
     isOnline: () => typeof navigator === 'undefined' || navigator.onLine !== false,
     onWake,
@@ -57,11 +63,15 @@ async function sleep(ms: number, signal: AbortSignal, idle?: 'idle'): Promise<vo
       signal.removeEventListener('abort', wake)
       resolve()
     }
-    const timer = setTimeout(wake, Math.min(Math.ceil(ms), MAX_TIMER_MS))
+    const timer = startTimer(ms, wake)
     // Node's timers are objects, a browser's are numbers.
     if (idle && typeof timer === 'object') (timer as { unref?: () => void }).unref?.()
     signal.addEventListener('abort', wake)
   })
+}
+
+function startTimer(ms: number, wake: () => void): ReturnType<typeof setTimeout> {
+  return setTimeout(wake, Math.min(Math.ceil(ms), MAX_TIMER_MS))
 }
 
 function onWake(listener: (isRevived: boolean) => void): () => void {

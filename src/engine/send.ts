@@ -4,7 +4,7 @@
  */
 import ky from 'ky'
 import type { StoredRequest } from '../model/entry.ts'
-import type { Reply } from '../model/verdict.ts'
+import type { LostReply, Reply } from '../model/verdict.ts'
 import { takeShare } from './keepalive.ts'
 import { DONE } from './runtime.ts'
 import type { Runtime } from './runtime.ts'
@@ -54,8 +54,10 @@ export async function send(exchange: Exchange, runtime: Runtime): Promise<Reply 
   const guardedFetch: typeof fetch = (input, init) => {
     if (!exchange.mayLeave()) throw new Error('not sent')
     hasBegun = true
-    // Beside ky's Request, since Firefox (153) does not heed what a Request says of it.
-    return runtime.fetch(input, giveBack ? { ...init, keepalive: true } : init)
+    // The signal goes to the fetch and not to ky, which would make two more of it, and a third for the request. And keepalive
+    // beside ky's Request, since Firefox (153) does not heed what a Request says of it.
+    const { signal } = controller
+    return runtime.fetch(input, giveBack ? { ...init, signal, keepalive: true } : { ...init, signal })
   }
   const exchanged = (async (): Promise<Reply> => {
     const response = await ky(exchange.url, {
@@ -70,43 +72,46 @@ export async function send(exchange: Exchange, runtime: Runtime): Promise<Reply 
       // A redirect may lead the write anywhere; it is never followed.
       redirect: 'manual',
       cache: 'no-store',
-      signal: controller.signal,
       fetch: guardedFetch,
     })
     return await readReply(response, runtime)
   })().catch((): Reply | 'not-sent' => (hasBegun ? { kind: 'lost', why: 'network' } : 'not-sent'))
 
-  // The race, because a fetch that does not heed its signal must not hold the attempt open for ever.
-  const timedOut = new AbortController()
-  const timeout = runtime
-    .sleep(exchange.timeoutMs, timedOut.signal)
-    .then((): Reply => ({ kind: 'lost', why: 'timeout' }))
-  // In WebKit (2.50) a page that was kept for the way back never hears of a keepalive request that was on its way.
-  let stopListening = (): void => {}
-  const unheard = new Promise<Reply>((resolve) => {
-    if (!giveBack) return
-    stopListening = runtime.onWake((isRevived) => {
-      if (!isRevived) return
-      void runtime.sleep(AFTER_REVIVAL_MS, timedOut.signal).then(() => resolve({ kind: 'lost', why: 'network' }))
-    })
+  // Whichever comes first, because a fetch that does not heed its signal must not hold the attempt open for ever.
+  return await new Promise((resolve) => {
+    const stops: (() => void)[] = giveBack ? [giveBack] : []
+    const end = (reply: Reply | 'not-sent'): void => {
+      // Once: what comes after the first finds nothing left to stop.
+      for (const stop of stops.splice(0)) stop()
+      resolve(reply)
+    }
+    const loseAfter = (ms: number, why: LostReply['why']): void => {
+      const lose = (): void => {
+        end({ kind: 'lost', why })
+        controller.abort(DONE)
+      }
+      stops.push(runtime.timer(ms, lose))
+    }
+    loseAfter(exchange.timeoutMs, 'timeout')
+    // In WebKit (2.50) a page that was kept for the way back never hears of a keepalive request that was on its way.
+    const whenAwake = (isRevived: boolean): void => {
+      if (isRevived) loseAfter(AFTER_REVIVAL_MS, 'network')
+    }
+    if (giveBack) stops.push(runtime.onWake(whenAwake))
+    void exchanged.then(end)
   })
-  try {
-    return await Promise.race([exchanged, timeout, unheard])
-  } finally {
-    stopListening()
-    timedOut.abort(DONE)
-    controller.abort(DONE)
-    giveBack?.()
-  }
 }
 
 /** The stored ones have the last word, whatever case the fresh ones are written in. */
-function headersOf({ request, freshHeaders }: Exchange): Headers {
-  const headers = new Headers({ accept: 'application/json' })
-  const all = { ...freshHeaders, ...request.headers }
-  for (const [name, value] of Object.entries(all)) headers.set(name, value)
-  if (request.contentType !== null) headers.set('content-type', request.contentType)
-  if (request.keyHeader) headers.set(request.keyHeader.name, request.keyHeader.value)
+function headersOf({ request, freshHeaders }: Exchange): Record<string, string> {
+  const headers: Record<string, string> = { accept: 'application/json' }
+  const set = (all: Readonly<Record<string, string>>): void => {
+    for (const name in all) headers[name.toLowerCase()] = all[name] ?? ''
+  }
+  set(freshHeaders)
+  set(request.headers)
+  if (request.contentType !== null) headers['content-type'] = request.contentType
+  if (request.keyHeader) headers[request.keyHeader.name.toLowerCase()] = request.keyHeader.value
   return headers
 }
 
@@ -123,9 +128,13 @@ async function readReply(response: Response, runtime: Runtime): Promise<Reply> {
   return { kind: 'http', status: response.status, isRedirect, headers, body, receivedAtMs: runtime.nowMs() }
 }
 
+/** Made at the first reply; it keeps nothing of one for the next. */
+let decoder: TextDecoder | undefined
+
 function decode(bytes: ArrayBuffer): string | undefined {
   try {
-    return new TextDecoder('utf-8', { fatal: true }).decode(bytes)
+    decoder ??= new TextDecoder('utf-8', { fatal: true })
+    return decoder.decode(bytes)
   } catch {
     return undefined
   }

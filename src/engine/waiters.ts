@@ -26,7 +26,8 @@ export class Waiters {
   readonly #waiters = new Set<Waiter>()
   readonly #runtime: Runtime
   readonly #closing: AbortSignal
-  #nudge = new AbortController()
+  /** Made when somebody waits for it, which few calls do. */
+  #nudge: AbortController | undefined
 
   constructor(runtime: Runtime, closing: AbortSignal) {
     this.#runtime = runtime
@@ -35,27 +36,29 @@ export class Waiters {
 
   /** Fires when somebody comes or goes, so that a wait can be looked at again. Another one after each firing. */
   get nudge(): AbortSignal {
+    this.#nudge ??= new AbortController()
     return this.#nudge.signal
   }
 
   nudgeAll = (): void => {
-    this.#nudge.abort(DONE)
-    this.#nudge = new AbortController()
+    const nudge = this.#nudge
+    this.#nudge = undefined
+    nudge?.abort(DONE)
   }
 
   /** Whether anybody is there. */
   get isWanted(): boolean {
-    return this.#those().length > 0
+    return this.#has(() => true)
   }
 
   get isAnyPatient(): boolean {
-    return this.#those().some((waiter) => waiter.isPatient)
+    return this.#has((waiter) => waiter.isPatient)
   }
 
   /** Whether anybody allows another attempt after a wait. */
   allows(attemptsMade: number, waitMs: number): boolean {
     const nowMs = this.#runtime.monotonicMs()
-    return this.#those().some(
+    return this.#has(
       (waiter) =>
         attemptsMade < waiter.attemptsUntil &&
         (waitMs <= 0 || waiter.isPatient) &&
@@ -87,10 +90,13 @@ export class Waiters {
   }
 
   /** One whose signal has fired or whose time is over is gone, also before it has noticed. */
-  #those(): readonly Waiter[] {
-    if (this.#closing.aborted) return []
+  #has(isWanted: (waiter: Waiter) => boolean): boolean {
+    if (this.#closing.aborted) return false
     const nowMs = this.#runtime.monotonicMs()
-    return [...this.#waiters].filter((waiter) => !waiter.signal?.aborted && nowMs < waiter.deadlineAtMs)
+    for (const waiter of this.#waiters) {
+      if (!waiter.signal?.aborted && nowMs < waiter.deadlineAtMs && isWanted(waiter)) return true
+    }
+    return false
   }
 }
 
@@ -99,34 +105,35 @@ export class Waiters {
  *
  * @returns what the work gave, or `undefined` if something else came first
  */
-export async function firstOf<T>(
+export function firstOf<T>(
   runtime: Runtime,
   work: Promise<T>,
   deadlineAtMs: number,
   signal: AbortSignal | undefined,
 ): Promise<T | undefined> {
-  const left = new AbortController()
-  try {
-    return await Promise.race([
-      work,
-      runtime.sleep(deadlineAtMs - runtime.monotonicMs(), left.signal).then(() => undefined),
-      ...(signal ? [fired(signal, left.signal).then(() => undefined)] : []),
-    ])
-  } finally {
-    left.abort(DONE)
-  }
-}
-
-/** Resolves when the signal fires, and lets go of it when the caller has left. */
-async function fired(signal: AbortSignal, left: AbortSignal): Promise<void> {
-  if (signal.aborted) return
-  await new Promise<void>((resolve) => {
-    const settle = (): void => {
-      signal.removeEventListener('abort', settle)
-      left.removeEventListener('abort', settle)
-      resolve()
+  const leftMs = deadlineAtMs - runtime.monotonicMs()
+  return new Promise((resolve, reject) => {
+    const leave = (): void => {
+      stop()
+      resolve(undefined)
     }
-    signal.addEventListener('abort', settle)
-    left.addEventListener('abort', settle)
+    const stopTimer = leftMs > 0 ? runtime.timer(leftMs, leave) : undefined
+    const stop = (): void => {
+      stopTimer?.()
+      signal?.removeEventListener('abort', leave)
+    }
+    signal?.addEventListener('abort', leave)
+    work.then(
+      (value) => {
+        stop()
+        resolve(value)
+      },
+      (error: unknown) => {
+        stop()
+        reject(error)
+      },
+    )
+    // Too late already; but work that is done counts.
+    if (leftMs <= 0 || signal?.aborted) void Promise.resolve().then(leave)
   })
 }

@@ -3,7 +3,7 @@
  * Scheme). The body that is sent, the fingerprint that is compared and the key that is derived all rest on it.
  * What a field means is left to operation.ts.
  */
-import { v5 as uuidV5 } from 'uuid'
+import { parse, v5 as uuidV5 } from 'uuid'
 import { mustBe, refuse } from '../errors.ts'
 
 export type JsonValue = null | boolean | number | string | readonly JsonValue[] | JsonObject
@@ -18,7 +18,7 @@ export type Fingerprint = Readonly<Record<string, string>>
 const MAX_DEPTH = 64
 
 /** Digests are UUIDs of this namespace; it never changes, since stored fingerprints are compared with new ones. */
-const DIGEST_NAMESPACE = '4d0c9a5e-3b0e-5d5c-9a55-0f6a1c8e2b71'
+const DIGEST_NAMESPACE: Uint8Array = /* @__PURE__ */ parse('4d0c9a5e-3b0e-5d5c-9a55-0f6a1c8e2b71')
 
 /** A half of a surrogate pair alone. UTF-8 cannot carry it: encoders replace it, and two texts would become one. */
 const LONE_SURROGATE = /\p{Surrogate}/u
@@ -108,9 +108,17 @@ export function canonicalText(value: JsonValue): string {
   return `{${members.join(',')}}`
 }
 
-/** A digest of a value's canonical text. `uuid`'s v5 (SHA-1) works also without a secure context. */
+/** A digest of a value's canonical text. */
 function digestOf(value: JsonValue): string {
-  return uuidV5(canonicalText(value), DIGEST_NAMESPACE)
+  return uuidOf(canonicalText(value), DIGEST_NAMESPACE)
+}
+
+let encoder: TextEncoder | undefined
+
+/** `uuid`'s v5 (SHA-1), which works also without a secure context. As bytes, since `uuid` takes a long way from text to them. */
+export function uuidOf(text: string, namespace: Uint8Array): string {
+  encoder ??= new TextEncoder()
+  return uuidV5(encoder.encode(text), namespace)
 }
 
 /** Digests of the named fields; a field that is absent has none. */

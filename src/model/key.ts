@@ -3,8 +3,8 @@
  * every version of this library: what is in here never changes for names already in a journal (test/model/key.test.ts
  * holds the vectors).
  */
-import { v5 as uuidV5, v7 as uuidV7 } from 'uuid'
-import { canonicalText, isWellFormed } from './canonical.ts'
+import { parse, v7 as uuidV7 } from 'uuid'
+import { canonicalText, isWellFormed, uuidOf } from './canonical.ts'
 import { mustBe, refuse } from '../errors.ts'
 
 declare const operationIdBrand: unique symbol
@@ -24,7 +24,7 @@ export interface OperationName {
 }
 
 /** UUID namespace of derived keys. It never changes. */
-const KEY_NAMESPACE = '8f0c55a4-27cd-5a0b-8e5b-6a4d4d2a9f10'
+const KEY_NAMESPACE: Uint8Array = /* @__PURE__ */ parse('8f0c55a4-27cd-5a0b-8e5b-6a4d4d2a9f10')
 /** Version of the derivation, part of what is hashed; a new derivation would take a new number beside this one. */
 const KEY_VERSION = 'billonce-key-1'
 
@@ -40,7 +40,7 @@ const CONTROL = /[\u0000-\u001f\u007f-\u009f]/
  */
 export function keyOf(name: OperationName, revision: number): IdempotencyKey {
   const text = canonicalText([KEY_VERSION, name.scope, name.kind, name.subject, name.operationId, revision])
-  return uuidV5(text, KEY_NAMESPACE) as IdempotencyKey
+  return uuidOf(text, KEY_NAMESPACE) as IdempotencyKey
 }
 
 /**

@@ -13,6 +13,7 @@ import type { JournalStore, OpenCount, Page } from './store.ts'
 /** One entry as text, so that nothing is shared with callers, and its place in the order of insertion. */
 interface Row {
   readonly number: number
+  version: number
   text: string
 }
 
@@ -39,6 +40,7 @@ export function forgetfulJournal(): JournalStore {
   }
   const keep = (id: string, row: Row, entry: JournalEntry): void => {
     row.text = encodeEntry(entry)
+    row.version = entry.version
     if (isOpen(entry)) open.set(id, row)
     else open.delete(id)
   }
@@ -76,7 +78,7 @@ export function forgetfulJournal(): JournalStore {
         // What is there under the same endpoint and key is never written over, whatever was seen.
         if (own || !isAsSeen(found, seen)) return { inserted: false, found } as const
         lastNumber += 1
-        const row: Row = { number: lastNumber, text: '' }
+        const row: Row = { number: lastNumber, version: 0, text: '' }
         rows.set(id, row)
         families.set(familyOf(entry), [...family, row])
         keep(id, row, entry)
@@ -85,7 +87,7 @@ export function forgetfulJournal(): JournalStore {
     replace: (entry) =>
       call(() => {
         const row = rows.get(idOf(entry))
-        if (!row || decodeEntry(row.text).version !== entry.version - 1) return false
+        if (row?.version !== entry.version - 1) return false
         keep(idOf(entry), row, entry)
         return true
       }),
@@ -119,10 +121,7 @@ export function forgetfulJournal(): JournalStore {
     list: (filter, limit, after) => call(() => page(rows.values(), limit, after, (entry) => matches(entry, filter))),
     remove: (entries) =>
       call(() => {
-        const isThere = (entry: JournalEntry): boolean => {
-          const row = rows.get(idOf(entry))
-          return row !== undefined && decodeEntry(row.text).version === entry.version
-        }
+        const isThere = (entry: JournalEntry): boolean => rows.get(idOf(entry))?.version === entry.version
         if (!entries.every(isThere)) return false
         for (const entry of entries) {
           const id = idOf(entry)
