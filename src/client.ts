@@ -397,6 +397,7 @@ export function createClient(options: BillingClientOptions, world: Runtime): Bil
   const close = (): Promise<void> => {
     closed ??= (async () => {
       closing.abort()
+      for (const delivery of context.deliveries.values()) delivery.nudge()
       const ending = (async () => {
         await Promise.all(openings.values())
         await Promise.all([...context.deliveries.values()].map((delivery: Delivery) => delivery.ended))

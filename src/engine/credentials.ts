@@ -5,7 +5,7 @@
 import type { HoldReason, JournalEntry } from '../model/entry.ts'
 import { readHeaders } from '../model/headers.ts'
 import type { Context } from './context.ts'
-import { DONE } from './runtime.ts'
+import { firstOf } from './waiters.ts'
 
 export interface CredentialsRequest {
   /** The scope of the entry that is to be sent. */
@@ -36,10 +36,6 @@ export async function credentialsFor(context: Context, entry: JournalEntry): Pro
     attempt: entry.attemptsBegun + 1,
     ...(previousStatus === undefined ? {} : { previousStatus }),
   }
-  const timedOut = new AbortController()
-  const late = runtime
-    .sleep(settings.credentialsTimeoutMs, timedOut.signal)
-    .then((): AtHand => ({ held: 'no-credentials' }))
   const asked = (async (): Promise<AtHand> => {
     const credentials: unknown = await settings.credentials(request)
     if (
@@ -53,9 +49,8 @@ export async function credentialsFor(context: Context, entry: JournalEntry): Pro
     if (credentials.scope !== request.scope) return { held: 'other-login' }
     return { headers: readHeaders(credentials.headers, entry.request.keyHeader.name) }
   })().catch((): AtHand => ({ held: 'no-credentials' }))
-  try {
-    return await Promise.race([asked, late])
-  } finally {
-    timedOut.abort(DONE)
-  }
+  // Those that cannot change are there at once.
+  if (settings.hasFixedHeaders) return await asked
+  const inTime = await firstOf(runtime, asked, runtime.monotonicMs() + settings.credentialsTimeoutMs, undefined)
+  return inTime ?? { held: 'no-credentials' }
 }

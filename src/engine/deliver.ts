@@ -55,6 +55,8 @@ export interface Delivery {
   join(budget: Budget, signal?: AbortSignal): Promise<Delivered>
   /** Resolves when nothing more happens here, the exchange in flight included. Never rejects. */
   readonly ended: Promise<void>
+  /** Ends its waits, so that it sees that the client was closed. */
+  readonly nudge: () => void
 }
 
 /** What the call that opened the entry has in hand for its first attempt. */
@@ -319,8 +321,10 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
       timing: goesOn ? next.next : isFreed ? notBefore(next.parked, quietMs) : next.parked,
       claim: goesOn ? claimUntil(context, entry, next.next.nextAttemptAtMs) : null,
     })
-    // What follows depends on the entry after the verdict, and both are written down together.
-    const next = stepAfter(advance(entry, eventOf(stepAfter(entry), false), runtime.nowMs()))
+    // What follows depends on the entry after the verdict, and both are written down together. Where it ends anyhow, as it
+    // mostly does, there is nothing to look ahead for.
+    const before = stepAfter(entry)
+    const next = before.mayGoOn ? stepAfter(advance(entry, eventOf(before, false), runtime.nowMs())) : before
     const waitMs = next.next.nextAttemptAtMs - runtime.nowMs()
     const goesOn = next.mayGoOn && waiters.allows(attemptsMade, waitMs)
     if (verdict.kind !== 'unclear') wordsHeard += 1
@@ -406,11 +410,9 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
   const ended = done.then(release).catch(() => {
     // Told to those who waited, and by an event.
   })
-  context.closing.addEventListener('abort', waiters.nudgeAll)
-  void ended.then(() => context.closing.removeEventListener('abort', waiters.nudgeAll))
-
   const delivery: Delivery = {
     ended,
+    nudge: waiters.nudgeAll,
     async join(budget, signal) {
       const before = { attemptsMade, requestsSent, wordsHeard }
       await waiters.wait(done, budget, attemptsMade, signal)

@@ -19,8 +19,8 @@ import type { Context } from './context.ts'
 import { credentialsFor } from './credentials.ts'
 import { endOf } from './deliver.ts'
 import type { Prepared } from './deliver.ts'
-import { DONE } from './runtime.ts'
 import { keyWindowMs } from './schedule.ts'
+import { firstOf } from './waiters.ts'
 
 /** A call, read and complete. */
 export interface Call {
@@ -258,9 +258,9 @@ async function firstVersionOf(
     return { entry: first({ kind: 'held', reason: 'offline', nextAttemptAtMs: runtime.nowMs() }), prepared: {} }
   }
   const credentials = credentialsFor(context, draft)
-  const late = new AbortController()
-  const at = await Promise.race([credentials, runtime.sleep(AT_HAND_MS, late.signal).then(() => undefined)])
-  late.abort(DONE)
+  const at = settings.hasFixedHeaders
+    ? await credentials
+    : await firstOf(runtime, credentials, runtime.monotonicMs() + AT_HAND_MS, undefined)
   if (!at) return { entry: draft, prepared: { credentials } }
   // Nothing can be sent now, so there is nothing to deliver: the entry waits.
   if ('held' in at) return { entry: first({ kind: 'held', reason: at.held, nextAttemptAtMs: runtime.nowMs() }) }

@@ -577,7 +577,7 @@ function begun(entry: DeliverableEntry, claim: Claim, nowMs: number): SendingEnt
   const all = [...before, { number, beganAtMs: nowMs }]
   const dropped = all.slice(0, -LISTED_ATTEMPTS)
   return {
-    ...baseOf(entry),
+    ...entry,
     state: 'sending',
     reason: 'in-flight',
     nextAttemptAtMs: nowMs,
@@ -706,13 +706,13 @@ function endAttempt(
     : { nextAttemptAtMs: noted.nextAttemptAtMs, notBeforeMs: noted.notBeforeMs, claim: noted.claim }
   if (isInDoubt(noted))
     return {
-      ...baseOf(noted),
+      ...noted,
       state: 'sending',
       reason: noted.state === 'sending' ? noted.reason : 'in-flight',
       ...timing,
     }
   const window = noted.window.names === 'own' ? { ...noted.window, startAtMs: null } : noted.window
-  return { ...baseOf(noted), window, state: 'pending', reason: 'not-sent', ...timing }
+  return { ...noted, window, state: 'pending', reason: 'not-sent', ...timing }
 }
 
 function lastAmbiguousAtMs(entry: JournalEntry, attempts: readonly Attempt[]): number | null {
@@ -741,16 +741,24 @@ function unknown(entry: JournalEntry, reason: UnknownReason, receipt: Receipt | 
 
 /** What entries of all states share, with the claim let go. */
 export function baseOf(entry: JournalEntry): EntryBase {
-  const {
-    state: _state,
-    reason: _reason,
-    nextAttemptAtMs: _next,
-    notBeforeMs: _asked,
-    receipt: _receipt,
-    progress: _progress,
-    ...rest
-  } = entry as unknown as Record<string, unknown>
-  const { nextAction: _action, rejection: _rejection, by: _by, settledAtMs: _settled, ...base } = rest
-  // What is left is the base: the names taken out above are all those that states add.
-  return { ...(base as unknown as EntryBase), claim: null }
+  const base: Record<string, unknown> = {}
+  // By a loop: a rest pattern with this many names is several times slower, and every call comes by here.
+  for (const [name, value] of Object.entries(entry)) if (!OF_STATES.includes(name)) base[name] = value
+  base['claim'] = null
+  // What is left is the base: the names taken out are all those that states add.
+  return base as unknown as EntryBase
 }
+
+type NameOfState = Exclude<{ [State in EntryState]: keyof (JournalEntry & { state: State }) }[EntryState], keyof EntryBase>
+const OF_STATES: readonly string[] = Object.keys({
+  state: true,
+  reason: true,
+  nextAttemptAtMs: true,
+  notBeforeMs: true,
+  receipt: true,
+  progress: true,
+  nextAction: true,
+  rejection: true,
+  by: true,
+  settledAtMs: true,
+} satisfies Record<NameOfState, true>)

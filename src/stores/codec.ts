@@ -38,11 +38,16 @@ export function decodeEntry(text: string): JournalEntry {
 }
 
 function problemOf(entry: JsonObject): string | undefined {
-  const wrong = Object.entries(SHAPE).find(([name, isRight]) => !isRight(entry[name]))
-  if (wrong) return `its ${wrong[0]} is wrong`
-  const state = STATES[entry['state'] as JournalEntry['state']]
-  const wrongOfState = Object.entries(state).find(([name, isRight]) => !isRight(entry[name]))
-  return wrongOfState && `its ${wrongOfState[0]} does not fit its state`
+  const wrong = wrongOf(entry, SHAPE)
+  if (wrong !== undefined) return `its ${wrong} is wrong`
+  const wrongOfState = wrongOf(entry, STATES[entry['state'] as JournalEntry['state']])
+  return wrongOfState === undefined ? undefined : `its ${wrongOfState} does not fit its state`
+}
+
+/** A loop without a list of its own: each entry comes by here at each of its steps. */
+function wrongOf(entry: JsonObject, shape: Readonly<Record<string, Check>>): string | undefined {
+  for (const name in shape) if (shape[name]?.(entry[name]) !== true) return name
+  return undefined
 }
 
 function parse(text: string): unknown {
@@ -75,8 +80,7 @@ const orNull =
     value === null || check(value)
 /** An object that has these fields; others it may have too. */
 const like = (shape: Readonly<Record<string, Check>>): Check => {
-  const fields = Object.entries(shape)
-  return (value) => isJsonObject(value) && fields.every(([name, isRight]) => isRight(value[name]))
+  return (value) => isJsonObject(value) && wrongOf(value, shape) === undefined
 }
 const isReceipt = like({ id: isText, reply: isJsonObject })
 const isAttempt = like({ number: isWhole, beganAtMs: isTime })
