@@ -108,9 +108,20 @@ export function canonicalText(value: JsonValue): string {
   return `{${members.join(',')}}`
 }
 
+/** Digests of short values that come again and again, such as a meter, a currency or a customer. */
+const digests = new Map<string, string>()
+const MAX_DIGESTS = 512
+const MAX_DIGESTED_LENGTH = 64
+
 /** A digest of a value's canonical text. */
 function digestOf(value: JsonValue): string {
-  return uuidOf(canonicalText(value), DIGEST_NAMESPACE)
+  const text = canonicalText(value)
+  const known = digests.get(text)
+  if (known !== undefined) return known
+  const digest = uuidOf(text, DIGEST_NAMESPACE)
+  if (digests.size >= MAX_DIGESTS) digests.clear()
+  if (text.length <= MAX_DIGESTED_LENGTH) digests.set(text, digest)
+  return digest
 }
 
 let encoder: TextEncoder | undefined

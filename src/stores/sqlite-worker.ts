@@ -10,18 +10,24 @@
 import type { DatabaseSync, SQLInputValue, StatementSync } from 'node:sqlite'
 import type { JournalFault } from '../errors.ts'
 
-/** An entry as it lies in its row. */
-export interface Row {
-  readonly endpoint: string
-  readonly key: string
-  readonly version: number
-  readonly scope: string
-  readonly kind: string
-  readonly subject: string | null
-  readonly operationId: string
-  readonly state: string
-  readonly text: string
-}
+/**
+ * An entry as it lies in its row: a list, since the names of an object would travel with each message to the thread. First
+ * what changes or finds it, then what stays.
+ */
+export type Row = readonly [
+  endpoint: string,
+  key: string,
+  version: number,
+  state: string,
+  text: string,
+  scope: string,
+  kind: string,
+  subject: string | null,
+  operationId: string,
+]
+
+/** What a change of an entry changes and by what it is found. */
+export type Change = readonly [endpoint: string, key: string, version: number, state: string, text: string]
 
 /** What has to be known of an entry to remove it. */
 export type Gone = readonly [endpoint: string, key: string, version: number, kind: string, namedAtMs: number]
@@ -45,7 +51,7 @@ export interface PageTask {
 export interface Tasks {
   /** `null` if inserted, else the texts of what was found. */
   insert: { ask: { row: Row; seen: readonly (readonly [string, string, number])[] }; answer: readonly string[] | null }
-  replace: { ask: { row: Row }; answer: boolean }
+  replace: { ask: { row: Change }; answer: boolean }
   get: { ask: { endpoint: string; key: string }; answer: readonly string[] }
   getByKey: { ask: { key: string }; answer: readonly string[] }
   history: { ask: { scope: string; kind: string; operationId: string }; answer: readonly string[] }
@@ -256,10 +262,11 @@ export function sqliteWorker(): void {
     },
 
     insert({ row, seen }: Tasks['insert']['ask']): readonly string[] | null {
+      const [rowEndpoint, rowKey, , , , scope, kind, subject, operationId] = row
       const found = w.all(
         `SELECT endpoint, key, version, entry FROM entries
          WHERE (operation_id = ? AND kind = ? AND scope = ? AND subject IS ?) OR (key = ? AND endpoint = ?) ORDER BY id`,
-        [row.operationId, row.kind, row.scope, row.subject, row.key, row.endpoint],
+        [operationId, kind, scope, subject, rowKey, rowEndpoint],
       )
       const isAsSeen =
         found.length === seen.length &&
@@ -270,21 +277,21 @@ export function sqliteWorker(): void {
           ),
         )
       // Never over an entry, whatever the caller saw.
-      const isTaken = found.some((one) => one['endpoint'] === row.endpoint && one['key'] === row.key)
+      const isTaken = found.some((one) => one['endpoint'] === rowEndpoint && one['key'] === rowKey)
       if (!isAsSeen || isTaken) return found.map((one) => String(one['entry']))
       w.statement(
-        `INSERT INTO entries (endpoint, key, version, scope, kind, subject, operation_id, state, entry)
+        `INSERT INTO entries (endpoint, key, version, state, entry, scope, kind, subject, operation_id)
          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-      ).run(row.endpoint, row.key, row.version, row.scope, row.kind, row.subject, row.operationId, row.state, row.text)
+      ).run(...row)
       return null
     },
 
-    replace({ row }: Tasks['replace']['ask']): boolean {
+    replace({ row: [endpoint, key, version, state, text] }: Tasks['replace']['ask']): boolean {
       const { changes } = w
         .statement(
           'UPDATE entries SET version = ?, state = ?, entry = ? WHERE key = ? AND endpoint = ? AND version = ?',
         )
-        .run(row.version, row.state, row.text, row.key, row.endpoint, row.version - 1)
+        .run(version, state, text, key, endpoint, version - 1)
       return Number(changes) === 1
     },
 

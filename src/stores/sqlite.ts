@@ -12,7 +12,7 @@ import type { JournalEntry } from '../model/entry.ts'
 import { decodeEntry, encodeEntry } from './codec.ts'
 import { builtin, isGone, ownerOfProcess } from './owner.ts'
 import { sqliteWorker } from './sqlite-worker.ts'
-import type { Answer, RawPage, Row, Tasks, WorkerSettings } from './sqlite-worker.ts'
+import type { Answer, Change, RawPage, Row, Tasks, WorkerSettings } from './sqlite-worker.ts'
 import type { Cursor, InsertResult, JournalStore, ListFilter, OpenCount, Page, Seen } from './store.ts'
 
 export interface SqliteJournalOptions {
@@ -86,7 +86,7 @@ export function sqliteJournal(options: SqliteJournalOptions = {}): JournalStore 
       return texts === null ? { inserted: true } : { inserted: false, found: texts.map(decodeEntry) }
     },
     async replace(entry: JournalEntry): Promise<boolean> {
-      return ask('replace', { row: rowOf(entry) })
+      return ask('replace', { row: changeOf(entry) })
     },
     async get(endpoint: string, key: string): Promise<JournalEntry | undefined> {
       return (await ask('get', { endpoint, key })).map(decodeEntry)[0]
@@ -131,8 +131,11 @@ export function sqliteJournal(options: SqliteJournalOptions = {}): JournalStore 
 }
 
 function rowOf(entry: JournalEntry): Row {
-  const { endpoint, key, version, scope, kind, subject, operationId, state } = entry
-  return { endpoint, key, version, scope, kind, subject, operationId, state, text: encodeEntry(entry) }
+  return [...changeOf(entry), entry.scope, entry.kind, entry.subject, entry.operationId]
+}
+
+function changeOf(entry: JournalEntry): Change {
+  return [entry.endpoint, entry.key, entry.version, entry.state, encodeEntry(entry)]
 }
 
 /** An entry that cannot be read stays as it is and holds up no other. */
@@ -232,8 +235,8 @@ function startThread(settings: WorkerSettings, onEnd: () => void): Thread {
       lastId++
       callers.set(lastId, { resolve, reject })
       outbox.push({ ...what, id: lastId, task })
-      // All calls of one turn travel together.
-      if (outbox.length === 1) queueMicrotask(flush)
+      // All calls of one turn of the event loop travel together, such as those of all replies that came in with it.
+      if (outbox.length === 1) setImmediate(flush)
     })
   const ended = new Promise<void>((resolve) => {
     worker.on('message', (answers: readonly Answer[]) => {
