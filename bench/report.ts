@@ -70,6 +70,11 @@ export function median(values: readonly number[]): number {
   return values.toSorted((one, other) => one - other)[Math.floor(values.length / 2)] ?? Number.NaN
 }
 
+export function quantile(values: readonly number[], part: number): number {
+  const sorted = values.toSorted((one, other) => one - other)
+  return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * part))] ?? Number.NaN
+}
+
 /** Round by round, for what swings with the machine swings for all of a round; take the median of it. */
 export function ratios(above: readonly number[], below: readonly number[]): number[] {
   return above.map((value, index) => value / (below[index] ?? Number.NaN))

@@ -19,6 +19,8 @@ export type Row = readonly [
   key: string,
   version: number,
   state: string,
+  prunableFromMs: number | null,
+  isLean: 0 | 1,
   text: string,
   scope: string,
   kind: string,
@@ -27,7 +29,17 @@ export type Row = readonly [
 ]
 
 /** What a change of an entry changes and by what it is found. */
-export type Change = readonly [endpoint: string, key: string, version: number, state: string, text: string]
+export type Change = readonly [
+  endpoint: string,
+  key: string,
+  version: number,
+  state: string,
+  /** When it was settled, if pruning will have something to do with it. */
+  prunableFromMs: number | null,
+  /** Whether the body has gone. */
+  isLean: 0 | 1,
+  text: string,
+]
 
 /** What has to be known of an entry to remove it. */
 export type Gone = readonly [endpoint: string, key: string, version: number, kind: string, namedAtMs: number]
@@ -51,13 +63,24 @@ export interface PageTask {
 export interface Tasks {
   /** `null` if inserted, else the texts of what was found. */
   insert: { ask: { row: Row; seen: readonly (readonly [string, string, number])[] }; answer: readonly string[] | null }
-  replace: { ask: { row: Change }; answer: boolean }
+  replace: { ask: { row: Change; isReceipt: boolean }; answer: boolean }
   get: { ask: { endpoint: string; key: string }; answer: readonly string[] }
   getByKey: { ask: { key: string }; answer: readonly string[] }
   history: { ask: { scope: string; kind: string; operationId: string }; answer: readonly string[] }
   deliverable: { ask: PageTask & { endpoint: string; scope: string }; answer: RawPage }
   count: { ask: object; answer: readonly { endpoint: string; scope: string; state: string; count: number }[] }
   list: { ask: PageTask & { conditions: Conditions }; answer: RawPage }
+  prunable: {
+    ask: {
+      endpoint: string
+      scope: string
+      bodiesAtMs: number
+      names: readonly (readonly [kind: string, atMs: number])[]
+      limit: number
+      after: string | null
+    }
+    answer: RawPage
+  }
   remove: { ask: { gone: readonly Gone[] }; answer: boolean }
   knowsSince: { ask: { kind: string }; answer: number }
   /** Answered by the end of the thread. */
@@ -66,8 +89,8 @@ export interface Tasks {
 
 export interface RawPage {
   readonly texts: readonly string[]
-  /** The id after which the next page goes on; `null` at the end. */
-  readonly next: number | null
+  /** Where the next page goes on; `null` at the end. */
+  readonly next: string | null
 }
 
 export type Task = {
@@ -83,6 +106,8 @@ export interface WorkerSettings {
   readonly path: string
   readonly busyTimeoutMs: number
   readonly allowNetworkFileSystem: boolean
+  /** Whether a receipt may be flushed later; see `settle` of the options. */
+  readonly isLazy: boolean
 }
 
 /** The body of the thread; see above for what it may use. */
@@ -92,13 +117,14 @@ export function sqliteWorker(): void {
   const port = parentPort
   const fs = process.getBuiltinModule('node:fs')
   const paths = process.getBuiltinModule('node:path')
-  const { path, busyTimeoutMs, allowNetworkFileSystem } = workerData as WorkerSettings
+  const { path, busyTimeoutMs, allowNetworkFileSystem, isLazy } = workerData as WorkerSettings
   // Node 22 warns that node:sqlite is experimental. Only this thread keeps quiet about it.
   process.emitWarning = () => undefined
 
   /** 'bill' in ASCII; a file with another number is not ours. */
   const APPLICATION_ID = 0x62696c6c
-  const FILE_FORMAT = 1
+  /** 2 has the columns and the index for pruning; a file of format 1 gets them when it is opened. */
+  const FILE_FORMAT = 2
   /** Writes in one transaction at most, so that the first of very many does not wait for the last. */
   const MAX_GROUP = 512
   /** Ids that a listing looks at before writes get their turn. */
@@ -106,9 +132,12 @@ export function sqliteWorker(): void {
   /** Every query that is to use the index of open entries repeats this, or SQLite would not see that it may. */
   const OPEN = ['pending', 'sending', 'accepted', 'unknown']
   const IS_OPEN = `state IN (${OPEN.map((state) => `'${state}'`).join(', ')})`
+  const PRUNABLE_INDEX = `
+    CREATE INDEX entries_prunable ON entries (endpoint, scope, is_lean, kind, prunable_from_ms)
+    WHERE prunable_from_ms IS NOT NULL;`
   // One rowid table. Ids rise in the order of insertion, which is what pages go by. The second index begins with the
   // operation's id, since that tells most apart; the third holds open entries only, so that its cost does not grow with
-  // what is final. What was removed leaves one row for its kind; a time is REAL, since a clock may give fractions.
+  // what is final; the fourth is what pruning goes by, and grows at its end as time does. What was removed leaves one row for its kind; a time is REAL, since a clock may give fractions.
   const SCHEMA = `
     CREATE TABLE journal (born_at_ms INTEGER NOT NULL) STRICT;
     CREATE TABLE forgotten (kind TEXT PRIMARY KEY NOT NULL, named_at_ms REAL NOT NULL) STRICT;
@@ -122,16 +151,21 @@ export function sqliteWorker(): void {
       subject TEXT,
       operation_id TEXT NOT NULL,
       state TEXT NOT NULL,
+      prunable_from_ms REAL,
+      is_lean INTEGER NOT NULL DEFAULT 0,
       entry TEXT NOT NULL
     ) STRICT;
     CREATE UNIQUE INDEX entries_by_key ON entries (key, endpoint);
     CREATE INDEX entries_by_name ON entries (operation_id, kind, scope);
-    CREATE INDEX entries_open ON entries (endpoint, scope, state) WHERE ${IS_OPEN};`
+    CREATE INDEX entries_open ON entries (endpoint, scope, state) WHERE ${IS_OPEN};
+    ${PRUNABLE_INDEX}`
   const PARTS = ['journal', 'forgotten', 'entries', 'entries_by_key', 'entries_by_name', 'entries_open']
   // Magic numbers of statfs(2) and linux/magic.h: NFS, SMB, SMB2, CIFS, Ceph, AFS, 9P, Lustre, FUSE.
   const NETWORK_FILE_SYSTEMS = [
     0x6969, 0x517b, 0xfe534d42, 0xff534d42, 0x00c36400, 0x5346414f, 0x01021997, 0x0bd00bd0, 0x65735546,
   ]
+  /** A receipt that was not flushed waits no longer than this for a commit that takes it along. */
+  const FLUSH_MS = 50
   const BUSY = 5
   const PROTOCOL = 15
 
@@ -150,6 +184,8 @@ export function sqliteWorker(): void {
     readonly identity: string
     readonly bornAtMs: number
     readonly statements: Map<string, StatementSync>
+    /** Whether commits are flushed, as they are but for receipts under `settle: 'lazy'`. */
+    isFlushing: boolean
   }
 
   let opened: Opened | undefined
@@ -158,6 +194,8 @@ export function sqliteWorker(): void {
   let isClosing = false
   let reads: Waiting[] = []
   let writes: Waiting[] = []
+  /** Runs while receipts are committed and not flushed. */
+  let flushTimer: NodeJS.Timeout | undefined
   const never = new Int32Array(new SharedArrayBuffer(4))
 
   const w = {
@@ -193,6 +231,7 @@ export function sqliteWorker(): void {
 
     close(): void {
       try {
+        if (flushTimer !== undefined) w.flush()
         opened?.db.close()
       } catch (error) {
         // What was acknowledged is durable; the next one who opens the file does what could not be done here.
@@ -217,9 +256,12 @@ export function sqliteWorker(): void {
 
     /** All writes that wait, in one transaction; answered after its commit. */
     commit(): void {
+      const size = writes[0]?.isAlone === true ? 1 : MAX_GROUP
+      const isFlushed = !isLazy || !writes.slice(0, size).every(({ task }) => task.task === 'replace' && task.isReceipt)
       try {
         const { identity } = w.open()
         w.assertInPlace(identity)
+        w.setFlushing(isFlushed)
         w.statement('BEGIN IMMEDIATE').run()
       } catch (error) {
         const isBusy = w.isBusy(error)
@@ -230,7 +272,7 @@ export function sqliteWorker(): void {
         if (isBusy) w.pause()
         return
       }
-      const group = writes.splice(0, writes[0]?.isAlone === true ? 1 : MAX_GROUP)
+      const group = writes.splice(0, size)
       const answers: Answer[] = []
       let isComplete = false
       try {
@@ -252,6 +294,36 @@ export function sqliteWorker(): void {
         return
       }
       w.answer(answers)
+      if (isFlushed) w.stopFlushTimer()
+      else flushTimer ??= setTimeout(() => w.flush(), FLUSH_MS)
+    },
+
+    /** SQLite changes this between transactions only. A commit that is flushed takes along whatever stands before it in the WAL. */
+    setFlushing(isFlushing: boolean): void {
+      const it = w.open()
+      if (it.isFlushing === isFlushing) return
+      it.db.exec(`PRAGMA synchronous = ${isFlushing ? 'FULL' : 'NORMAL'}`)
+      it.isFlushing = isFlushing
+    },
+
+    /** Flushes receipts that no other commit took along in time, by one that changes nothing. */
+    flush(): void {
+      w.stopFlushTimer()
+      try {
+        w.setFlushing(true)
+        w.statement('BEGIN IMMEDIATE').run()
+        w.statement('UPDATE journal SET born_at_ms = born_at_ms').run()
+        w.statement('COMMIT').run()
+      } catch (error) {
+        w.rollBack()
+        // Another process writes, and its commit takes them along; or it failed, then it is tried again as long as we live.
+        if (!isClosing) flushTimer = setTimeout(() => w.flush(), w.isBusy(error) ? 1 : FLUSH_MS)
+      }
+    },
+
+    stopFlushTimer(): void {
+      clearTimeout(flushTimer)
+      flushTimer = undefined
     },
 
     write(task: Task): unknown {
@@ -262,7 +334,7 @@ export function sqliteWorker(): void {
     },
 
     insert({ row, seen }: Tasks['insert']['ask']): readonly string[] | null {
-      const [rowEndpoint, rowKey, , , , scope, kind, subject, operationId] = row
+      const [rowEndpoint, rowKey, , , , , , scope, kind, subject, operationId] = row
       const found = w.all(
         `SELECT endpoint, key, version, entry FROM entries
          WHERE (operation_id = ? AND kind = ? AND scope = ? AND subject IS ?) OR (key = ? AND endpoint = ?) ORDER BY id`,
@@ -280,18 +352,21 @@ export function sqliteWorker(): void {
       const isTaken = found.some((one) => one['endpoint'] === rowEndpoint && one['key'] === rowKey)
       if (!isAsSeen || isTaken) return found.map((one) => String(one['entry']))
       w.statement(
-        `INSERT INTO entries (endpoint, key, version, state, entry, scope, kind, subject, operation_id)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+        `INSERT INTO entries
+         (endpoint, key, version, state, prunable_from_ms, is_lean, entry, scope, kind, subject, operation_id)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
       ).run(...row)
       return null
     },
 
-    replace({ row: [endpoint, key, version, state, text] }: Tasks['replace']['ask']): boolean {
+    replace({ row }: Tasks['replace']['ask']): boolean {
+      const [endpoint, key, version, state, prunableFromMs, isLean, text] = row
       const { changes } = w
         .statement(
-          'UPDATE entries SET version = ?, state = ?, entry = ? WHERE key = ? AND endpoint = ? AND version = ?',
+          `UPDATE entries SET version = ?, state = ?, prunable_from_ms = ?, is_lean = ?, entry = ?
+           WHERE key = ? AND endpoint = ? AND version = ?`,
         )
-        .run(version, state, text, key, endpoint, version - 1)
+        .run(version, state, prunableFromMs, isLean, text, key, endpoint, version - 1)
       return Number(changes) === 1
     },
 
@@ -389,6 +464,8 @@ export function sqliteWorker(): void {
           )
         case 'list':
           return w.list(waiting, task)
+        case 'prunable':
+          return w.prunable(task)
         case 'knowsSince': {
           const [row] = w.all('SELECT named_at_ms FROM forgotten WHERE kind = ?', [task.kind])
           return Math.max(w.open().bornAtMs, Number(row?.['named_at_ms'] ?? 0))
@@ -434,12 +511,54 @@ export function sqliteWorker(): void {
       return waiting.rows.length > limit || waiting.from >= Number(last ?? 0) ? w.page(waiting.rows, limit) : undefined
     },
 
+    /**
+     * By ranges of the index, each of one kind and in the order of settlement: first what has a body, then the names that go.
+     * Where a page ends is told by the range, the time and the id of its last row.
+     */
+    prunable({ endpoint, scope, bodiesAtMs, names, limit, after }: Tasks['prunable']['ask']): RawPage {
+      const namesAtMs = new Map(names)
+      const [fromLean, fromKind, fromMs, fromId] = (after === null ? [0, '', -Infinity, 0] : JSON.parse(after)) as [
+        number,
+        string,
+        number,
+        number,
+      ]
+      const rows: Record<string, unknown>[] = []
+      for (const isLean of [0, 1]) {
+        for (let kind = w.kindAfter(endpoint, scope, isLean, null); kind !== null;) {
+          const untilMs = Math.max(isLean === 0 ? bodiesAtMs : -Infinity, namesAtMs.get(kind) ?? -Infinity)
+          const isBefore = isLean < fromLean || (isLean === fromLean && kind < fromKind)
+          const isFrom = isLean === fromLean && kind === fromKind
+          if (!isBefore && untilMs > -Infinity && rows.length <= limit) {
+            const sql = `SELECT id, is_lean, kind, prunable_from_ms, entry FROM entries INDEXED BY entries_prunable
+              WHERE endpoint = ? AND scope = ? AND is_lean = ? AND kind = ? AND prunable_from_ms <= ?
+              AND (prunable_from_ms, id) > (?, ?) ORDER BY prunable_from_ms, id LIMIT ?`
+            const [ms, id] = isFrom ? [fromMs, fromId] : [-1e300, 0]
+            rows.push(...w.all(sql, [endpoint, scope, isLean, kind, untilMs, ms, id, limit + 1 - rows.length]))
+          }
+          kind = w.kindAfter(endpoint, scope, isLean, kind)
+        }
+      }
+      const last = rows[limit - 1]
+      const texts = rows.slice(0, limit).map((row) => String(row['entry']))
+      if (rows.length <= limit || last === undefined) return { texts, next: null }
+      return { texts, next: JSON.stringify([last['is_lean'], last['kind'], last['prunable_from_ms'], last['id']]) }
+    },
+
+    /** The next kind in the index; `null` after the last. */
+    kindAfter(endpoint: string, scope: string, isLean: number, kind: string | null): string | null {
+      const sql = `SELECT min(kind) AS kind FROM entries INDEXED BY entries_prunable
+        WHERE endpoint = ? AND scope = ? AND is_lean = ? AND kind > ? AND prunable_from_ms IS NOT NULL`
+      const [row] = w.all(sql, [endpoint, scope, isLean, kind ?? ''])
+      return (row?.['kind'] ?? null) as string | null
+    },
+
     page(rows: readonly Record<string, unknown>[], limit: number): RawPage {
       const page = rows.slice(0, limit)
       const last = page[page.length - 1]
       return {
         texts: page.map((row) => String(row['entry'])),
-        next: rows.length > limit && last !== undefined ? Number(last['id']) : null,
+        next: rows.length > limit && last !== undefined ? String(Number(last['id'])) : null,
       }
     },
 
@@ -488,10 +607,11 @@ export function sqliteWorker(): void {
         const bornAtMs = w.inspect(look)
         db = new Database(path)
         w.configure(db)
+        w.upgrade(db)
         if (w.identity() !== identity) {
           throw w.error('unavailable', `The journal ${path} was replaced while it was being opened.`)
         }
-        opened = { db, identity, bornAtMs, statements: new Map() }
+        opened = { db, identity, bornAtMs, statements: new Map(), isFlushing: true }
         return opened
       } catch (error) {
         db?.close()
@@ -524,7 +644,7 @@ export function sqliteWorker(): void {
           `The journal ${path} has format ${format}, of a newer version of billonce; this one reads up to ${FILE_FORMAT}. Update it; the file was left as it is.`,
         )
       }
-      const missing = PARTS.filter((part) => !names.includes(part))
+      const missing = PARTS.filter((part) => !names.includes(part) && (format >= 2 || part !== 'entries_prunable'))
       if (format < 1 || missing.length > 0)
         throw w.damaged(`format ${format}, missing: ${missing.join(', ') || 'nothing'}`)
       w.assertWhole(Number(w.pragma(db, 'page_count')), Number(w.pragma(db, 'page_size')))
@@ -614,6 +734,31 @@ export function sqliteWorker(): void {
           'unavailable',
           `The journal ${path} cannot be kept safely here: journal_mode is ${String(journal)}, synchronous is ${String(synchronous)}.`,
         )
+      }
+    },
+
+    /** In one transaction, so that a file is of one format or the other; whoever else opens it meanwhile waits. */
+    upgrade(db: DatabaseSync): void {
+      if (w.pragma(db, 'user_version') === FILE_FORMAT) return
+      db.exec('BEGIN IMMEDIATE')
+      try {
+        if (w.pragma(db, 'user_version') !== FILE_FORMAT) {
+          db.exec(`
+            ALTER TABLE entries ADD COLUMN prunable_from_ms REAL;
+            ALTER TABLE entries ADD COLUMN is_lean INTEGER NOT NULL DEFAULT 0;
+            UPDATE entries SET
+              prunable_from_ms = CASE WHEN entry ->> '$.contradiction' IS NULL
+                AND (entry ->> '$.request.body' IS NOT NULL OR entry ->> '$.window.names' <> 'own')
+                THEN CAST(entry ->> '$.settledAtMs' AS REAL) END,
+              is_lean = entry ->> '$.request.body' IS NULL
+            WHERE NOT (${IS_OPEN}) AND json_valid(entry);
+            ${PRUNABLE_INDEX}
+            PRAGMA user_version = ${FILE_FORMAT};`)
+        }
+        db.exec('COMMIT')
+      } catch (error) {
+        db.exec('ROLLBACK')
+        throw error
       }
     },
 

@@ -17,6 +17,13 @@ export interface ListFilter {
   readonly states?: readonly EntryState[] | undefined
 }
 
+/** Up to which times of settlement pruning goes, in wall time. */
+export interface Prunable {
+  readonly bodiesAtMs: number
+  /** By kind; of kinds that are not in here names stay for good. */
+  readonly namesAtMs: Readonly<Record<string, number>>
+}
+
 export interface OpenCount {
   readonly endpoint: string
   readonly scope: string
@@ -140,6 +147,17 @@ export interface JournalStore {
   countOpen(): Promise<readonly OpenCount[]>
   /** Any entries; may read the whole journal, unless an endpoint, a scope and open states only are asked for. */
   list(filter: ListFilter, limit: number, after?: Cursor): Promise<Page>
+  /**
+   * Final entries of one endpoint and scope that are due for pruning: those with a body, settled at or before `bodiesAtMs`, and
+   * those of a kind in `namesAtMs`, settled at or before the time given there. It may give more than those. Its cost grows with
+   * what is due, not with what is final; a journal without it is pruned by reading all that is final.
+   */
+  listPrunable?(
+    of: { readonly endpoint: string; readonly scope: string },
+    due: Prunable,
+    limit: number,
+    after?: Cursor,
+  ): Promise<Page>
   /**
    * Removes whole operations' entries in one atomic step, if all are there in these versions; otherwise removes none. The
    * journal remembers for each kind the latest `namedAtMs` that it removed.

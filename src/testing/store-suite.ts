@@ -79,7 +79,7 @@ export interface Sample {
   readonly version?: number
   readonly state?: EntryState
   readonly namedAtMs?: number
-  readonly body?: string
+  readonly body?: string | null
 }
 
 /** A whole entry for tests. Its key follows from its names unless one is given. */
@@ -616,6 +616,58 @@ const CASES: Readonly<Record<string, (site: Site) => Promise<void>>> = {
     await store.close()
     await new Promise((resolve) => setTimeout(resolve, 5))
     same(await (await open()).knowsSinceMs('charge'), sinceMs, 'after reopening')
+  },
+
+  'what is due for pruning is found, if the journal can tell: each once, and not what is open': async ({ open }) => {
+    const store = await open()
+    if (!store.listPrunable) return
+    const list = store.listPrunable.bind(store)
+    const usage = { kind: 'usage', subject: 'exports' } as const
+    const charges = Array.from({ length: 7 }, (_, index) =>
+      sampleEntry({
+        operationId: `order-${index}`,
+        state: index % 2 === 0 ? 'succeeded' : 'rejected',
+        // Some settled in the same millisecond.
+        namedAtMs: 1_760_000_000_000 + Math.floor(index / 3),
+      }),
+    )
+    const meters = Array.from({ length: 5 }, (_, index) =>
+      sampleEntry({ ...usage, operationId: `export-${index}`, state: 'succeeded', body: index < 2 ? '{}' : null }),
+    )
+    const late = sampleEntry({ operationId: 'late', state: 'succeeded', namedAtMs: 1_770_000_000_000 })
+    const lean = sampleEntry({ operationId: 'lean', state: 'succeeded', body: null })
+    const elsewhere = sampleEntry({ operationId: 'elsewhere', state: 'succeeded', scope: 'org_2/test' })
+    for (const entry of [
+      ...charges,
+      ...meters,
+      late,
+      lean,
+      elsewhere,
+      sampleEntry({ operationId: 'open', state: 'unknown' }),
+    ])
+      await insert(store, entry)
+    const of = sampleEntry()
+    const found = async (due: Parameters<typeof list>[1], limit: number): Promise<readonly JournalEntry[]> =>
+      collect((after) => list(of, due, limit, after))
+    const atMs = 1_760_000_010_000
+    for (const limit of [1, 3, 100]) {
+      const none = { bodiesAtMs: 0, namesAtMs: {} }
+      sameSet(await found(none, limit), [], `nothing due, ${limit} at a time`)
+      const bodies = { bodiesAtMs: atMs, namesAtMs: {} }
+      sameSet(await found(bodies, limit), [...charges, ...meters.slice(0, 2)], `bodies, ${limit} at a time`)
+      const names = { bodiesAtMs: 0, namesAtMs: { usage: atMs } }
+      sameSet(await found(names, limit), meters, `names of usage, ${limit} at a time`)
+      const both = { bodiesAtMs: atMs, namesAtMs: { usage: atMs, charge: atMs } }
+      sameSet(await found(both, limit), [...charges, ...meters, lean], `both, ${limit} at a time`)
+    }
+    // What has been pruned or removed is not due again.
+    const [first, second] = charges
+    if (!first || !second) throw new Error('There are seven.')
+    same(await store.remove([first]), true, 'remove')
+    const pruned = { ...second, version: second.version + 1, request: { ...second.request, body: null } }
+    same(await store.replace(pruned), true, 'replace')
+    const left = await found({ bodiesAtMs: atMs, namesAtMs: {} }, 100)
+    sameSet(left, [...charges.slice(2), ...meters.slice(0, 2)], 'what is left')
   },
 
   'remove takes all of the entries in these versions, or none': async ({ open }) => {

@@ -23,6 +23,8 @@ import { DatabaseSync } from 'node:sqlite'
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { sqliteJournal, type SqliteJournalOptions } from '../../src/stores/sqlite.ts'
 import type { JournalStore } from '../../src/stores/store.ts'
+import type { JournalEntry } from '../../src/model/entry.ts'
+import { encodeEntry } from '../../src/stores/codec.ts'
 import { sampleEntry } from '../../src/testing/store-suite.ts'
 import { startProgram } from './programs.ts'
 
@@ -115,7 +117,7 @@ describe('a new journal', () => {
     const db = new DatabaseSync(path, { readOnly: true })
     expect(db.prepare('PRAGMA journal_mode').get()).toEqual({ journal_mode: 'wal' })
     expect(db.prepare('PRAGMA application_id').get()).toEqual({ application_id: 0x62696c6c })
-    expect(db.prepare('PRAGMA user_version').get()).toEqual({ user_version: 1 })
+    expect(db.prepare('PRAGMA user_version').get()).toEqual({ user_version: 2 })
     db.close()
   })
 
@@ -260,7 +262,7 @@ describe('G54: a file that is not whole, not ours or too new is refused and left
       'newer-format',
       async () => {
         await fill()
-        sql('PRAGMA user_version = 2')
+        sql('PRAGMA user_version = 3')
       },
     ],
     'ours without its tables': [
@@ -394,7 +396,8 @@ describe('in use', () => {
     const rows = 20_000
     await journal.insert(sampleEntry(), [])
     sql(`WITH RECURSIVE n (i) AS (VALUES (2) UNION ALL SELECT i + 1 FROM n WHERE i < ${rows})
-         INSERT INTO entries SELECT i, endpoint, key || i, version, scope, kind, subject, operation_id || i, state, entry FROM entries, n`)
+         INSERT INTO entries (id, endpoint, key, version, scope, kind, subject, operation_id, state, entry)
+         SELECT i, endpoint, key || i, version, scope, kind, subject, operation_id || i, state, entry FROM entries, n`)
     const order: string[] = []
     const listing = journal.list({ scope: 'nobody' }, 10).then((page) => {
       order.push('list')
@@ -412,7 +415,8 @@ describe('in use', () => {
     const journal = open()
     await journal.insert(sampleEntry({ state: 'succeeded' }), [])
     sql(`WITH RECURSIVE n (i) AS (VALUES (2) UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
-         INSERT INTO entries SELECT i, endpoint, key || i, version, scope, kind, subject, operation_id || i, state, entry FROM entries, n`)
+         INSERT INTO entries (id, endpoint, key, version, scope, kind, subject, operation_id, state, entry)
+         SELECT i, endpoint, key || i, version, scope, kind, subject, operation_id || i, state, entry FROM entries, n`)
     const entry = sampleEntry({ operationId: 'open', state: 'unknown' })
     await journal.insert(entry, [])
     const { endpoint, scope, kind, operationId } = entry
@@ -486,3 +490,64 @@ function mounts(): boolean {
     rmSync(place, { recursive: true })
   }
 }
+
+describe('a file of format 1', () => {
+  const settledAtMs = 1_760_000_001_000
+  const entries: readonly JournalEntry[] = [
+    sampleEntry({ operationId: 'open' }),
+    sampleEntry({ operationId: 'full', state: 'succeeded' }),
+    sampleEntry({ operationId: 'lean', kind: 'usage', subject: 'exports', state: 'succeeded', body: null }),
+    {
+      ...sampleEntry({ operationId: 'own', kind: 'usage', subject: 'exports', state: 'succeeded', body: null }),
+      window: { names: 'own', startAtMs: 1, lengthMs: 1, marginMs: 1 },
+    },
+  ]
+  const due = { bodiesAtMs: settledAtMs, namesAtMs: { usage: settledAtMs } }
+
+  function write(texts: Readonly<Record<string, string>> = {}): void {
+    const db = new DatabaseSync(path)
+    db.exec(readFileSync(join(import.meta.dirname, 'fixtures/sqlite-format-1.sql'), 'utf8'))
+    db.exec('INSERT INTO journal VALUES (1750000000000)')
+    const insert = db.prepare(
+      'INSERT INTO entries (endpoint, key, version, scope, kind, subject, operation_id, state, entry) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)',
+    )
+    for (const one of entries) {
+      const { endpoint, key, version, scope, kind, subject, operationId, state } = one
+      insert.run(
+        endpoint,
+        key,
+        version,
+        scope,
+        kind,
+        subject,
+        operationId,
+        state,
+        texts[operationId] ?? encodeEntry(one),
+      )
+    }
+    db.close()
+  }
+
+  test('is read, and pruning finds in it what is due', async () => {
+    write()
+    const journal = open()
+    expect((await journal.list({}, 10)).entries).toEqual(entries)
+    expect(await journal.knowsSinceMs('charge')).toBe(1_750_000_000_000)
+    expect((await journal.listPrunable?.(sampleEntry(), due, 10))?.entries).toEqual(entries.slice(1, 3))
+    expect(await journal.insert(sampleEntry({ operationId: 'new' }), [])).toEqual({ inserted: true })
+  })
+
+  test('is brought up to date once, whoever comes first and however many come at once', async () => {
+    write()
+    const all = Array.from({ length: 4 }, (_, index) => open({ busyTimeoutMs: 30_000 + index }))
+    const pages = await Promise.all(all.map(async (journal) => journal.listPrunable?.(sampleEntry(), due, 10)))
+    for (const page of pages) expect(page?.entries).toEqual(entries.slice(1, 3))
+  })
+
+  test('with an entry that cannot be read keeps it and is used', async () => {
+    write({ full: '{"cut' })
+    const journal = open()
+    expect(await journal.list({}, 10)).toMatchObject({ unreadable: 1 })
+    expect((await journal.listPrunable?.(sampleEntry(), due, 10))?.entries).toEqual(entries.slice(2, 3))
+  })
+})

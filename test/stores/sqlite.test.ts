@@ -1,14 +1,20 @@
 /** The journal in an SQLite file: that it holds the contract, and what is special about a file. */
-import { mkdtempSync, rmSync } from 'node:fs'
+import { execFile, spawnSync } from 'node:child_process'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
-import { describe, test, vi } from 'vitest'
+import { promisify } from 'node:util'
+import { describe, expect, test, vi } from 'vitest'
 import { sqliteJournal } from '../../src/stores/sqlite.ts'
-import { storeSuite } from '../../src/testing/store-suite.ts'
+import { sampleEntry, storeSuite } from '../../src/testing/store-suite.ts'
+import { nodeArguments } from '../support/node-program.ts'
 
 // Disks and processes are slow on a machine that is busy; that is not what is tested.
 vi.setConfig({ testTimeout: 120_000, hookTimeout: 60_000 })
+
+const canTrace = spawnSync('strace', ['-f', '-o', '/dev/null', 'true']).status === 0
+if (!canTrace) process.stderr.write('SKIPPED: flushes were not counted, strace is missing or not allowed here\n')
 
 describe('sqliteJournal', () => {
   const suite = storeSuite(() => {
@@ -42,3 +48,66 @@ describe('sqliteJournal', () => {
   })
   for (const { name, run } of suite) test(`${name}`, run)
 })
+
+describe("settle: 'lazy'", () => {
+  test('a receipt is there for others at once and after closing', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'billonce-'))
+    try {
+      const path = join(folder, 'journal.sqlite')
+      const entry = sampleEntry({ state: 'sending' })
+      const settled = { ...sampleEntry({ state: 'succeeded' }), version: 2 }
+      const lazy = sqliteJournal({ path, settle: 'lazy' })
+      const other = sqliteJournal({ path })
+      await lazy.insert(entry, [])
+      expect(await lazy.replace(settled)).toBe(true)
+      expect(await other.get(entry.endpoint, entry.key)).toEqual(settled)
+      await lazy.close()
+      await other.close()
+      const later = sqliteJournal({ path })
+      expect(await later.get(entry.endpoint, entry.key)).toEqual(settled)
+      await later.close()
+    } finally {
+      rmSync(folder, { recursive: true })
+    }
+  })
+
+  test.skipIf(!canTrace)(
+    'receipts alone wait for a flush, at most 50 ms; what begins and what is refused is flushed',
+    async () => {
+      const folder = mkdtempSync(join(tmpdir(), 'billonce-'))
+      try {
+        const counts = { flushed: 0, lazy: 0 }
+        for (const settle of ['flushed', 'lazy'] as const) {
+          const trace = join(folder, `${settle}.trace`)
+          const traced = [...nodeArguments, program('lazy'), join(folder, `${settle}.sqlite`), settle]
+          const calls = ['-f', '-s', '400', '-e', 'trace=fsync,fdatasync,write', '-o', trace]
+          await promisify(execFile)('strace', [...calls, process.execPath, ...traced])
+          // From mark to mark: what was flushed meanwhile.
+          const lines = readFileSync(trace, 'utf8').split('\n')
+          const isFlush = (line: string): boolean =>
+            /(?:fsync|fdatasync)(?:\(| resumed)/.test(line) && line.endsWith(' = 0')
+          const between = (from: string, to: string): number =>
+            lines
+              .slice(
+                lines.findIndex((line) => line.includes(`mark ${from}`)),
+                lines.findIndex((line) => line.includes(`mark ${to}`)),
+              )
+              .filter(isFlush).length
+          counts[settle] = between('receipts', 'waited')
+          expect(between('begin', 'begun')).toBeGreaterThanOrEqual(20)
+          expect(between('refusals', 'refused')).toBeGreaterThanOrEqual(20)
+          // The one after the last receipt came by itself.
+          expect(between('receipts', 'waited')).toBeGreaterThanOrEqual(1)
+        }
+        expect(counts.flushed).toBeGreaterThanOrEqual(20)
+        expect(counts.lazy).toBeLessThan(counts.flushed / 2)
+      } finally {
+        rmSync(folder, { recursive: true })
+      }
+    },
+  )
+})
+
+function program(name: string): string {
+  return join(import.meta.dirname, 'programs', `${name}.ts`)
+}
