@@ -335,6 +335,19 @@ export function sqliteWorker(): void {
 
     insert({ row, seen }: Tasks['insert']['ask']): readonly string[] | null {
       const [rowEndpoint, rowKey, , , , , , scope, kind, subject, operationId] = row
+      // Mostly there is nothing, and then one statement looks and inserts.
+      if (seen.length === 0) {
+        const { changes } = w
+          .statement(
+            `INSERT INTO entries
+             (endpoint, key, version, state, prunable_from_ms, is_lean, entry, scope, kind, subject, operation_id)
+             SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE NOT EXISTS (
+               SELECT 1 FROM entries WHERE operation_id = ? AND kind = ? AND scope = ? AND subject IS ?)
+             ON CONFLICT (key, endpoint) DO NOTHING`,
+          )
+          .run(...row, operationId, kind, scope, subject)
+        if (Number(changes) === 1) return null
+      }
       const found = w.all(
         `SELECT endpoint, key, version, entry FROM entries
          WHERE (operation_id = ? AND kind = ? AND scope = ? AND subject IS ?) OR (key = ? AND endpoint = ?) ORDER BY id`,

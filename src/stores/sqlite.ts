@@ -57,6 +57,7 @@ export interface SqliteJournalOptions {
 export function sqliteJournal(options: SqliteJournalOptions = {}): JournalStore {
   const settings = readSettings(options)
   const member = {}
+  const threadId = JSON.stringify(settings)
   const open = new Set<Promise<unknown>>()
   let closing: Promise<void> | undefined
 
@@ -68,7 +69,7 @@ export function sqliteJournal(options: SqliteJournalOptions = {}): JournalStore 
     what: Tasks[Name]['ask'],
   ): Promise<Tasks[Name]['answer']> => {
     assertOpen()
-    const answer = threadOf(settings, member).ask(task, what)
+    const answer = threadOf(settings, threadId, member).ask(task, what)
     open.add(answer)
     try {
       // The thread answers each task by its own type.
@@ -79,7 +80,7 @@ export function sqliteJournal(options: SqliteJournalOptions = {}): JournalStore 
   }
   const close = async (): Promise<void> => {
     await Promise.allSettled(open)
-    await leave(settings, member)
+    await leave(threadId, member)
   }
 
   return {
@@ -227,8 +228,7 @@ interface Thread {
 
 const threads = new Map<string, Thread>()
 
-function threadOf(settings: WorkerSettings, member: object): Thread {
-  const id = JSON.stringify(settings)
+function threadOf(settings: WorkerSettings, id: string, member: object): Thread {
   let thread = threads.get(id)
   if (!thread) {
     const started = startThread(settings, () => {
@@ -241,8 +241,7 @@ function threadOf(settings: WorkerSettings, member: object): Thread {
   return thread
 }
 
-async function leave(settings: WorkerSettings, member: object): Promise<void> {
-  const id = JSON.stringify(settings)
+async function leave(id: string, member: object): Promise<void> {
   const thread = threads.get(id)
   if (!thread?.members.delete(member) || thread.members.size > 0) return
   threads.delete(id)
