@@ -321,7 +321,10 @@ describe('G63: a page in the background', () => {
 
   test('becoming hidden wakes nothing', async () => {
     await inPage(async (page) => {
-      const world = setUp({ client: { retry: { backgroundBaseDelayMs: 300_000 } }, receiver: { faults: [status(503)] } })
+      const world = setUp({
+        client: { retry: { backgroundBaseDelayMs: 300_000 } },
+        receiver: { faults: [status(503)] },
+      })
       await leaveSending(world)
       const stop = world.billing.start()
       await pass(0)
