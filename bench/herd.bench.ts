@@ -255,7 +255,7 @@ function simulate(scenario: Scenario, policy: Policy, seed: number): Measured {
     if (perSecond === 0 && openOfOutage === 0) break
   }
   return {
-    peak: Math.max(...Array.from(arrivals, (count) => count ?? 0)) / capacity,
+    peak: Math.max(0, ...Array.from(arrivals, (count) => count ?? 0)) / capacity,
     good: servedInFirstMinute / (capacity * 60),
     drainS: openOfOutage === 0 ? (lastOfOutageMs - DOWN_MS) / 1000 : Infinity,
     perOperation: requests / Math.max(1, perSecond === 0 ? born : served),
@@ -313,7 +313,7 @@ function paced(policy: PacePolicy): Policy {
         else {
           const failures = pace.failuresOf(key) ?? 0
           operation.nextAttemptAtMs =
-            failures === 0 ? 0 : world.now() + backoffMs(failures, policy.baseMs, policy.longestMs, world.random)
+            failures === 0 ? 0 : world.now() + backoffMs(failures, defaults.baseDelayMs, policy.longestMs, world.random)
         }
         pace.end(key, isAnswered ? 'answered' : 'failed', world.now())
         const pauseMs = pace.waitMs(world.random)

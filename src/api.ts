@@ -66,6 +66,7 @@ export interface WriteOptions<V extends string = string> {
  * @throws {JournalUnavailableError} the entry could not be kept or read, so nothing was sent by the step that failed
  * @throws {OperationConflictError} the operation exists with other parameters; nothing was sent by this call
  * @throws {RevisionRefusedError} the next revision may not be opened now; nothing was written or sent by this call
+ * @throws {BackpressureError} with `background: true`: too much waits already; nothing was written or sent
  * @throws {DeliveryAbortedError} the signal fired; the operation stays as it is in the journal
  * @throws {ClientClosedError} nothing was written or sent
  */
@@ -155,6 +156,11 @@ export interface RetryRejectedOptions {
   readonly deadlineMs?: number | undefined
 }
 
+export interface CloseOptions {
+  /** No longer than this, in milliseconds. Default: until the last attempt's timeout, and a little for its record. */
+  readonly withinMs?: number | undefined
+}
+
 export interface BillingClient {
   /** Charges money. Its receipt repeats amount and currency where the receiver does; a pending charge is canceled after an hour. */
   readonly charge: WriteCall<ChargeParams, ChargeReceipt, ChargeVolatile>
@@ -242,9 +248,10 @@ export interface BillingClient {
   /** Typed events of every transition and attempt; returns a function that ends it. A listener that throws changes nothing. */
   subscribe(listener: Listener): () => void
   /**
-   * No new work; resolves when the attempts in flight have ended. The default journal is closed too, one that was given in
-   * the options stays open.
+   * No new work; resolves when the attempts in flight have ended, or when `withinMs` is over: what is not done by then is in
+   * the journal, and the next start delivers it. The default journal is closed too, one that was given in the options
+   * stays open. It installs no handlers; call it from your own, on SIGTERM.
    */
-  close(): Promise<void>
+  close(options?: CloseOptions): Promise<void>
   [Symbol.asyncDispose](): Promise<void>
 }

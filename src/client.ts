@@ -4,6 +4,7 @@
  */
 import type {
   BillingClient,
+  CloseOptions,
   EntriesFilter,
   EntryView,
   EvidenceInput,
@@ -16,6 +17,7 @@ import type {
   WriteOptions,
 } from './api.ts'
 import { backgroundOf } from './engine/background.ts'
+import { backlogOf } from './engine/backlog.ts'
 import { contexts, emitChange, guarded, pagesOf, revisionsOf } from './engine/context.ts'
 import type { Context } from './engine/context.ts'
 import { abortedError, deliver } from './engine/deliver.ts'
@@ -87,12 +89,14 @@ export function createClient(options: BillingClientOptions, world: Runtime): Bil
     definitions: new Map(settings.writes.map((write) => [write.kind, write])),
     deliveries: new Map(),
     openings: new Map(),
+    backlog: settings.maxBacklog === Infinity ? undefined : backlogOf(settings.maxBacklog),
     pace: new Pace({
       baseMs: policy.backgroundBaseDelayMs,
       capMs: policy.maxDelayMs,
       longestMs: policy.maxBackgroundDelayMs,
       most: settings.concurrency,
     }),
+    lastWork: new Set(),
     closing: closing.signal,
   }
   /** Openings under way by name, so that two calls in one tick become one entry and one delivery. */
@@ -394,25 +398,27 @@ export function createClient(options: BillingClientOptions, world: Runtime): Bil
     return await resuming
   }
 
-  const close = (): Promise<void> => {
+  const end = (): void => {
+    closing.abort()
+    for (const delivery of context.deliveries.values()) delivery.nudge()
+  }
+
+  const close = async (closeOptions: CloseOptions = {}): Promise<void> => {
+    refuseUnknownOptions(closeOptions, ['withinMs'], '')
+    // No attempt takes longer than its timeout; what a journal that hangs holds up is left to the next start.
+    const longestMs = policy.attemptTimeoutMs + CLOSE_SLACK_MS
+    const deadlineAtMs = runtime.monotonicMs() + readMs(closeOptions.withinMs, 'withinMs', longestMs, 0)
     closed ??= (async () => {
-      closing.abort()
-      for (const delivery of context.deliveries.values()) delivery.nudge()
-      const ending = (async () => {
-        await Promise.all(openings.values())
-        await Promise.all([...context.deliveries.values()].map((delivery: Delivery) => delivery.ended))
-        if (settings.ownsStore) await store.close()
-      })()
-      ending.catch(() => {})
-      // No attempt takes longer than its timeout; what a journal that hangs holds up is left to the next start.
-      await firstOf(
-        runtime,
-        ending,
-        runtime.monotonicMs() + settings.policy.attemptTimeoutMs + CLOSE_SLACK_MS,
-        undefined,
-      )
+      if (context.lastWork.size > 0) await Promise.all(Array.from(context.lastWork, async (work) => await work()))
+      end()
+      await Promise.all(openings.values())
+      await Promise.all([...context.deliveries.values()].map((delivery: Delivery) => delivery.ended))
+      if (settings.ownsStore) await store.close()
     })()
-    return closed
+    closed.catch(() => {})
+    await firstOf(runtime, closed, deadlineAtMs, undefined)
+    // Also if what comes before it takes too long.
+    end()
   }
 
   const definitionOf = (kind: string): AnyWriteDefinition => {
@@ -454,7 +460,7 @@ export function createClient(options: BillingClientOptions, world: Runtime): Bil
     journalHealth: () => healthOf(context),
     subscribe: (listener) => context.events.subscribe(listener),
     close,
-    [Symbol.asyncDispose]: close,
+    [Symbol.asyncDispose]: () => close(),
   }
   contexts.set(client, context)
   return client

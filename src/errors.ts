@@ -213,6 +213,22 @@ export class AmbiguousReferenceError extends BillingError {
   }
 }
 
+/**
+ * So much waits to be delivered already (`maxBacklog`) that a call in the background was refused. Nothing was written and
+ * nothing was sent by this call; call again later under the same name.
+ */
+export class BackpressureError extends BillingError {
+  override readonly name = 'BackpressureError'
+  readonly code = 'ERR_BACKPRESSURE'
+  /** The client's `maxBacklog`. */
+  readonly limit: number
+
+  constructor(message: string, limit: number) {
+    super(message)
+    this.limit = limit
+  }
+}
+
 /** The client was closed. Nothing was written and nothing was sent by this call. */
 export class ClientClosedError extends BillingError {
   override readonly name = 'ClientClosedError'
@@ -253,6 +269,7 @@ export type AnyBillingError =
   | EvidenceRefusedError
   | NotFoundError
   | AmbiguousReferenceError
+  | BackpressureError
   | ClientClosedError
   | DeliveryAbortedError
   | NotSucceededError

@@ -4,6 +4,7 @@
 export { createBillingClient } from './client.ts'
 export type {
   BillingClient,
+  CloseOptions,
   EntriesFilter,
   EntryView,
   EvidenceInput,
@@ -66,6 +67,7 @@ export type { ResumeProgress, ResumeSummary } from './engine/resume.ts'
 export type { AboutEntry, BillingEvent, Listener, StateReason } from './events.ts'
 export {
   AmbiguousReferenceError,
+  BackpressureError,
   BillingError,
   ClientClosedError,
   DeliveryAbortedError,

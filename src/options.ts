@@ -89,6 +89,11 @@ export interface BillingClientOptions {
   readonly anyCurrency?: boolean | undefined
   /** Entries delivered at the same time in the background: 1 to 100. Default 8. */
   readonly concurrency?: number | undefined
+  /**
+   * Calls in the background are refused by a `BackpressureError` while so many deliverable entries of this scope and endpoint
+   * are in the journal: 1 or more, or `Infinity`. Approximate where several processes write to one journal. Default 100,000.
+   */
+  readonly maxBacklog?: number | undefined
   /** How long final entries are kept, for `prune`. */
   readonly retention?: RetentionOptions | undefined
   /** In place of the runtime's `fetch`. It must not retry by itself. */
@@ -109,6 +114,7 @@ const KNOWN = [
   'fetch',
   'headers',
   'journal',
+  'maxBacklog',
   'names',
   'olderDialects',
   'retention',
@@ -171,6 +177,10 @@ export function readOptions(options: BillingClientOptions): Settings {
     anyCurrency,
     retention: readRetention(options.retention ?? {}),
     concurrency: readWhole(options.concurrency, 'concurrency', 8, 1, 100),
+    maxBacklog:
+      options.maxBacklog === Infinity
+        ? Infinity
+        : readWhole(options.maxBacklog, 'maxBacklog', 100_000, 1, Number.MAX_SAFE_INTEGER),
     fetch: options.fetch,
   }
 }

@@ -104,12 +104,18 @@ export async function enqueueIn(
   for (const name of ['background', 'deadlineMs', 'signal'])
     if (name in options) refuse(name, 'means nothing where nothing is waited for')
   if (!store.within) refuse('billing', 'has a journal that is in no database')
-  // Until it is committed there is nothing to tell but what went wrong.
+  // The order is not to fail for what waits; and until it is committed there is nothing to tell but what went wrong.
   const events = new Events()
   events.subscribe((event) => {
     if (['conflict', 'revision-refused', 'storage-fault'].includes(event.type)) context.events.emit(event)
   })
-  const within: Context = { ...context, store: await store.within(transaction), events, openings: new Map() }
+  const within: Context = {
+    ...context,
+    store: await store.within(transaction),
+    events,
+    openings: new Map(),
+    backlog: undefined,
+  }
   const { kind, entry } = await openEntry(within, { ...call, background: true })
   const about = { nowMs: runtime.nowMs(), source: 'journal', durable: settings.store.durable } as const
   return kind === 'answer' ? outcomeOf(entry, about) : queuedOf(entry, about)

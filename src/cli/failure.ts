@@ -53,6 +53,7 @@ const EXIT_BY_CODE: Readonly<Record<string, ExitCode>> = {
   ERR_NOT_CANCELABLE: EXIT.refused,
   ERR_REVISION_REFUSED: EXIT.refused,
   ERR_OPERATION_CONFLICT: EXIT.refused,
+  ERR_BACKPRESSURE: EXIT.refused,
   ERR_CLIENT_CLOSED: EXIT.interrupted,
   ERR_DELIVERY_ABORTED: EXIT.interrupted,
 }

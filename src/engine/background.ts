@@ -64,7 +64,8 @@ export function backgroundOf(context: Context): Background {
   let isAsked = false
   /** Something was tried, so the pace may want a wait. */
   let isPauseDue = false
-  /** Entries under way that were not taken from the journal. */
+  /** Entries under way; and those of them that were not taken from the journal. */
+  let inFlight = 0
   let direct = 0
   /** Whose turn is next while one entry at a time is sent. */
   let line: Turn[] = []
@@ -80,6 +81,7 @@ export function backgroundOf(context: Context): Background {
 
   const attempt = async (entry: DeliverableEntry): Promise<Delivered> => {
     const { key } = entry
+    inFlight += 1
     pace.begin(key, begunAtMs(entry))
     let result: 'failed' | 'answered' | 'none' = 'none'
     try {
@@ -91,6 +93,7 @@ export function backgroundOf(context: Context): Background {
       }
       return delivered
     } finally {
+      inFlight -= 1
       pace.end(key, result, runtime.nowMs())
     }
   }
@@ -106,7 +109,7 @@ export function backgroundOf(context: Context): Background {
       isMine: (entry) => {
         if (!isMine(entry)) return false
         isLeft = true
-        return pace.isSlow ? 'later' : true
+        return pace.isSlow || inFlight >= pace.room ? 'later' : true
       },
       signal: halt.signal,
     })
@@ -260,7 +263,7 @@ export function backgroundOf(context: Context): Background {
     take(entry) {
       if (closing.aborted) return
       if (starts === 0) sinceMs = Math.min(sinceMs, entry.namedAtMs)
-      if (pace.isSlow || direct >= pace.room) {
+      if (pace.isSlow || inFlight >= pace.room) {
         isAsked = true
         if (line.length > 0 && line.length < LINE) line.push(turnOf(entry))
         return go()

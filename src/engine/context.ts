@@ -8,6 +8,7 @@ import { glimpseOf, windowEndsAtMs } from '../model/entry.ts'
 import type { JournalEntry } from '../model/entry.ts'
 import type { AnyWriteDefinition } from '../model/operation.ts'
 import type { JournalStore, Page } from '../stores/store.ts'
+import type { Backlog } from './backlog.ts'
 import type { CredentialsOption } from './credentials.ts'
 import type { Delivery } from './deliver.ts'
 import type { Pace } from './pace.ts'
@@ -34,6 +35,7 @@ export interface Settings {
   readonly windowMarginMs: number
   readonly anyCurrency: boolean
   readonly concurrency: number
+  readonly maxBacklog: number
   readonly retention: { readonly finalMs: number; readonly namesMs: Readonly<Record<string, number>> }
   readonly fetch: typeof fetch | undefined
 }
@@ -56,8 +58,12 @@ export interface Context {
   readonly deliveries: Map<string, Delivery>
   /** Entries that a call is opening, by key: until it delivers them itself, nobody else in this client does. */
   readonly openings: Map<string, Opening>
+  /** Refuses what would be too much; absent where nothing is refused. */
+  readonly backlog: Backlog | undefined
   /** How background delivery paces itself. */
   readonly pace: Pace
+  /** What is done before the client closes; it may still call the client. Never rejects. */
+  readonly lastWork: Set<() => Promise<void>>
   /** Fires when the client is closed. */
   readonly closing: AbortSignal
 }

@@ -3,7 +3,7 @@
  * A direct call whose credentials are at hand makes the entry and begins its first attempt in one commit.
  */
 import type { Dialect } from '../dialects/dialect.ts'
-import { OperationConflictError, RevisionRefusedError, titleOf } from '../errors.ts'
+import { BackpressureError, OperationConflictError, RevisionRefusedError, titleOf } from '../errors.ts'
 import { advance, baseOf, glimpseOf, isDeliverable, isHoldReason, newEntry } from '../model/entry.ts'
 import type { DeliverableEntry, EntryDraft, EntryEvent, JournalEntry } from '../model/entry.ts'
 import { keyOf, sameName } from '../model/key.ts'
@@ -51,6 +51,7 @@ const AT_HAND_MS = 25
  * @throws {OperationConflictError} {@link openingOf}
  * @throws {RevisionRefusedError} {@link openingOf}
  * @throws {JournalUnavailableError} nothing was sent
+ * @throws {BackpressureError} too much waits already; nothing was written
  */
 export async function openEntry(context: Context, call: Call): Promise<Opened> {
   const { runtime, store, settings } = context
@@ -63,6 +64,7 @@ export async function openEntry(context: Context, call: Call): Promise<Opened> {
   let found: readonly JournalEntry[] = settings.hasFixedHeaders
     ? []
     : await guarded(context, 'read', () => store.history(wanted))
+  let isRead = !settings.hasFixedHeaders
   for (;;) {
     const opening = decide(context, found, wanted)
     switch (opening.kind) {
@@ -70,9 +72,19 @@ export async function openEntry(context: Context, call: Call): Promise<Opened> {
         context.events.emit({ type: 'answered', ...about(context, opening.entry), state: opening.entry.state })
         return { kind: 'answer', entry: opening.entry }
       case 'open': {
+        const isAdmitted = !call.background || (await context.backlog?.admit(context)) !== false
+        if (!isAdmitted && isRead) throw tooMuch(context)
+        if (!isAdmitted) {
+          // It may be there already; that is answered however much waits.
+          found = await guarded(context, 'read', () => store.history(wanted))
+          isRead = true
+          break
+        }
         const inserted = await insert(context, call, draftOf(context, call, wanted, opening.revision, predates), found)
         if ('opened' in inserted) return inserted.opened
+        if (call.background) context.backlog?.release()
         found = inserted.found
+        isRead = true
         break
       }
       case 'deliver':
@@ -96,6 +108,13 @@ export async function openEntry(context: Context, call: Call): Promise<Opened> {
       }
     }
   }
+}
+
+function tooMuch({ settings: { maxBacklog } }: Context): BackpressureError {
+  return new BackpressureError(
+    `${maxBacklog} operations wait to be delivered (maxBacklog); this call wrote and sent nothing.`,
+    maxBacklog,
+  )
 }
 
 /** Asks the rules; observers are told of a refusal, by the names of fields and never by their values. */

@@ -133,7 +133,7 @@ export class Pace {
   waitMs(random: () => number): number {
     if (!this.isSlow) return 0
     const { baseMs, capMs, longestMs } = this.#policy
-    const exponent = this.exponent === 0 ? -1 : Math.floor(this.exponent)
+    const exponent = Math.floor(this.exponent)
     const mostMs = exponent > this.#cap ? longestMs : capMs
     return Math.floor(random() * (Math.min(mostMs, baseMs * 2 ** exponent) + 1))
   }

@@ -62,9 +62,7 @@ export function nextStep(turn: Turn, policy: RetryPolicy, random: () => number):
       ? undefined
       : timing(nowMs + Math.ceil(askedMs), Math.floor(random() * Math.min(askedMs, policy.baseDelayMs)))
   const parkedMs =
-    turn.failures === 0
-      ? 0
-      : backoffMs(turn.failures, policy.backgroundBaseDelayMs, policy.maxBackgroundDelayMs, random)
+    turn.failures === 0 ? 0 : backoffMs(turn.failures, policy.baseDelayMs, policy.maxBackgroundDelayMs, random)
   return {
     mayGoOn: isDeliverable(entry) && isRetriedByCalls(verdict, turn.facts, policy),
     next: asked ?? {

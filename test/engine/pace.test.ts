@@ -53,7 +53,7 @@ test('after an outage one at a time goes until 24 answers came in a row, then on
   for (let time = 0; time < 5; time += 1) fails()
   answers(23)
   expect(pace.room).toBe(1)
-  expect(longestWaitMs(pace)).toBe(500)
+  expect(longestWaitMs(pace)).toBe(1000)
   answers()
   expect([pace.room, longestWaitMs(pace)]).toEqual([2, 0])
   answers(20)

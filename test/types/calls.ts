@@ -276,6 +276,8 @@ export function explain(error: AnyBillingError): string {
       return error.name
     case 'ERR_NOT_CANCELABLE':
       return error.name
+    case 'ERR_BACKPRESSURE':
+      return String(error.limit)
     case 'ERR_AMBIGUOUS_REFERENCE':
       return String(error.subjects.length)
     case 'ERR_CLIENT_CLOSED':
