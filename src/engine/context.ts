@@ -195,7 +195,7 @@ export async function guarded<T>(
     })
     throw new JournalUnavailableError(
       `${message} This call ${sentByThisCall ? 'had sent an attempt before' : 'sent nothing'}.`,
-      { fault, sentByThisCall, entry: entry && glimpseOf(entry), cause: error },
+      { fault, sentByThisCall, entry: entry && glimpseOf(entry), cause: known?.cause ?? error },
     )
   }
 }

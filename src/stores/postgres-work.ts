@@ -193,7 +193,7 @@ export function workOn({ pool, connections, timeoutMs }: WorkSettings): Work {
     const nowMs = performance.now()
     job.tries += 1
     if (failure.kind === 'broken') {
-      job.isInDoubt ||= mayHaveBeenDone
+      job.isInDoubt ||= mayHaveBeenDone && !failure.isRefusal
       job.notBeforeMs = nowMs + FIRST_WAIT_MS * 2 ** (job.tries - 1) * (0.5 + Math.random())
       if (job.tries < TRIES && job.notBeforeMs < job.untilMs) {
         waiting.push(job)
@@ -306,6 +306,8 @@ interface Failure {
   /** `broken`: not done, or done and not answered; `busy`: undone, and worth another try; `other`: undone. */
   readonly kind: 'broken' | 'busy' | 'known' | 'other'
   readonly isConnectionOver: boolean
+  /** `broken`, but the server said that it does not do it. */
+  readonly isRefusal: boolean
   readonly fault: JournalFault
   readonly message: string
   readonly cause: unknown
@@ -334,12 +336,14 @@ const FAULTS: Readonly<Record<string, readonly [JournalFault, string]>> = {
 }
 /** The connection is over, or this server is the wrong one, and another may be better. */
 const BROKEN = ['08', '57P01', '57P02', '57P03', '57P05', '25006', '53300']
+const REFUSING = ['25006', '53300', '57P03']
 const BUSY = ['40001', '40P01', '55P03']
 
 /** What an error of the driver means. Of its texts only those are kept that hold no values. */
 export function failureOf(error: unknown): Failure {
   if (error instanceof JournalUnavailableError) {
-    return { kind: 'known', isConnectionOver: false, fault: error.fault, message: error.message, cause: error.cause }
+    const { fault, message, cause } = error
+    return { kind: 'known', isConnectionOver: false, isRefusal: false, fault, message, cause }
   }
   const { code, message } = (typeof error === 'object' && error !== null ? error : {}) as {
     code?: unknown
@@ -353,6 +357,7 @@ export function failureOf(error: unknown): Failure {
     return {
       kind: 'broken',
       isConnectionOver: true,
+      isRefusal: false,
       fault: 'unavailable',
       message: 'The database cannot be reached.',
       cause,
@@ -367,9 +372,11 @@ export function failureOf(error: unknown): Failure {
   return {
     kind: begins(BROKEN) ? 'broken' : begins(BUSY) ? 'busy' : 'other',
     isConnectionOver: begins(BROKEN),
+    isRefusal: begins(REFUSING),
     fault,
     message: text,
-    cause: new Error(`PostgreSQL error ${state}`),
+    // With the code where the driver has it, so that what runs transactions again finds it there too.
+    cause: Object.assign(new Error(`PostgreSQL error ${state}`), { code: state }),
   }
 }
 

@@ -587,6 +587,22 @@ function gathered(rows: readonly Fields[]): Map<string, string[]> {
 
 // ------------------------------------------------------------------------------------------- the caller's own transaction
 
+/** How long a transaction waits for the journal's first look, for which the caller may have left no connection in the pool. */
+const FIRST_LOOK_MS = 500
+
+async function soon(work: Promise<void>): Promise<void> {
+  let timer: ReturnType<typeof setTimeout> | undefined
+  const late = new Promise<void>((resolve) => {
+    timer = setTimeout(resolve, FIRST_LOOK_MS)
+  })
+  work.catch(() => {})
+  try {
+    await Promise.race([work, late])
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
 interface Outside {
   readonly names: Names
   /** Looks for the tables, and makes them, on a connection of the pool's. */
@@ -624,7 +640,16 @@ async function journalWithin(transaction: object, { names, opened, bornAtMs, clo
   }
   clock.learn(row?.['now_ms'], sentAtMs)
   if (String(row?.['there']) !== 'true') await opened()
-  const born = readFormat(await query(metaSql(names)), names)
+  // Until it was looked at, nobody knows which database the journal is in, nor whether that keeps what it commits.
+  else if (bornAtMs() === undefined) await soon(opened())
+  const meta = await query(metaSql(names))
+  if (meta.length === 0) {
+    throw refused(
+      'The tables of the journal were made after this transaction took its snapshot. Roll it back and run it again.',
+      'unavailable',
+    )
+  }
+  const born = readFormat(meta, names)
   if (born !== (bornAtMs() ?? born))
     throw new InvalidInputError('transaction', 'The transaction is in another database than the journal.')
 

@@ -269,7 +269,10 @@ describe('what is no transaction of this database', () => {
     expect(await viewsOf(billing)).toEqual([])
   })
 
-  test('is one in a database with another journal', async () => {
+  test.each([
+    ['looked at before', true],
+    ['not looked at yet', false],
+  ])('is one in a database with another journal, ours %s', async (_, isKnown) => {
     const name = `other_${schemas}`
     await pool.query(`CREATE DATABASE ${name}`)
     const url = new URL(server.url)
@@ -277,7 +280,7 @@ describe('what is no transaction of this database', () => {
     const elsewhere = new pg.Pool({ connectionString: url.href })
     try {
       const billing = client()
-      await billing.find({ key: 'k' })
+      await (isKnown ? billing : client()).find({ key: 'k' })
       await new Promise((resolve) => setTimeout(resolve, 5))
       await migratePostgresJournal(elsewhere, { schema })
       const transaction = await elsewhere.connect()
@@ -306,6 +309,53 @@ describe('what is no transaction of this database', () => {
     })
     await end(transaction, 'ROLLBACK')
     expect(await viewsOf(billing)).toEqual([])
+  })
+})
+
+test('of two serializable transactions that name one operation, the loser is told PostgreSQL’s code, and run again gets the entry', async () => {
+  const billing = client()
+  await billing.find({ key: 'k' })
+  const [one, two] = [await begin(), await begin()]
+  for (const transaction of [one, two]) {
+    await transaction.query('SET TRANSACTION ISOLATION LEVEL SERIALIZABLE')
+    await transaction.query('SELECT FROM orders')
+  }
+  const first = await place(billing, 'order-1')(one)
+  await end(one, 'COMMIT')
+  const late = await enqueueIn(billing, two, 'charge', coffee, { operationId: 'order-1' }).catch(
+    (reason: unknown) => reason,
+  )
+  expect(late).toMatchObject({ code: 'ERR_JOURNAL_UNAVAILABLE', fault: 'timeout', cause: { code: '40001' } })
+  await end(two, 'ROLLBACK')
+  const again = await inTransaction((transaction) =>
+    enqueueIn(billing, transaction, 'charge', coffee, { operationId: 'order-1' }),
+  )
+  expect(again).toMatchObject({ status: 'queued', key: first.key })
+  expect(await viewsOf(billing)).toHaveLength(1)
+})
+
+test('a transaction whose snapshot is older than the tables is told so, not that they are damaged', async () => {
+  const billing = client()
+  const transaction = await begin()
+  await transaction.query('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ')
+  await transaction.query('SELECT FROM orders')
+  await expect(place(billing, 'order-1')(transaction)).rejects.toMatchObject({
+    code: 'ERR_JOURNAL_UNAVAILABLE',
+    fault: 'unavailable',
+    message: expect.stringContaining('snapshot') as string,
+  })
+  await end(transaction, 'ROLLBACK')
+  expect(await inTransaction(place(billing, 'order-1'))).toMatchObject({ status: 'queued' })
+})
+
+test('a server whose commits may be lost is refused by the first transaction too', async () => {
+  await migratePostgresJournal(pool, { schema })
+  await pool.query(`ALTER TABLE ${schema}.billonce_entries SET UNLOGGED`)
+  await inTransaction(async (transaction) => {
+    await expect(place(client(), 'order-1')(transaction)).rejects.toMatchObject({
+      code: 'ERR_JOURNAL_UNAVAILABLE',
+      message: expect.stringContaining('unlogged') as string,
+    })
   })
 })
 

@@ -344,7 +344,10 @@ describe('a database that is not there for it', () => {
     await journal().insert(order(1), [])
     const store = journal({}, { options: '-c default_transaction_read_only=on' })
     expect(await store.get(order(1).endpoint, order(1).key)).toEqual(order(1))
-    expect(await faultOf(store.replace(order(1, { version: 2 })))).toBe('unavailable')
+    const refused = await store.replace(order(1, { version: 2 })).catch((reason: unknown) => reason)
+    expect(refused).toMatchObject({ fault: 'unavailable', cause: { code: '25006' } })
+    // It was refused each time, so nothing is in doubt.
+    expect(String(refused)).not.toContain('not known')
   })
 
   test('cancels statements: fault timeout', async () => {
