@@ -248,7 +248,8 @@ function isParked(state: string): boolean {
 
 /** A decline is an answer and not a failure, and so is being asked to come back. */
 function isFailure(result: string): boolean {
-  return !['succeeded', 'accepted', 'refused', 'not-accepted', 'busy', 'not-sent'].includes(result)
+  const answers = ['succeeded', 'accepted', 'refused', 'not-accepted', 'not-accepted-unproven', 'busy', 'not-sent']
+  return !answers.includes(result)
 }
 
 function entryAttributes(event: AboutEntry): Attributes {

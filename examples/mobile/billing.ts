@@ -2,7 +2,7 @@
  * The billing client of an account, the same in the page and in the service worker, and the one place where a visit becomes a
  * billing write.
  */
-import { createBillingClient } from 'billonce'
+import { createBillingClient, standard } from 'billonce'
 import type { BillingClient } from 'billonce'
 import { whoIsSignedIn } from './account.ts'
 import { markNoted, visitsOf } from './visits.ts'
@@ -17,6 +17,9 @@ export function billingOf(scope: string): BillingClient {
     // The phone numbers its own visits, so nobody else can have sent them: the age of a key counts from the first attempt, and
     // a visit that waited for days in a cellar is still sent.
     names: 'own',
+    // The office looks at the key first, so its no speaks for every request under the key, also for one that the browser sent
+    // again by itself. Only so may a refused visit be sent again without somebody looking it up.
+    dialect: standard({ recordedRefusals: { usage: [400] } }),
     // Asked before each attempt. Whoever is signed in by then, a visit goes out with its owner's login or not at all.
     async credentials() {
       const account = await whoIsSignedIn()

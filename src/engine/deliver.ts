@@ -317,6 +317,7 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
       kind: 'replied',
       attempt: number,
       verdict,
+      mayBeOfTwo: runtime.maySendTwice(),
       facts,
       timing: goesOn ? next.next : isFreed ? notBefore(next.parked, quietMs) : next.parked,
       claim: goesOn ? claimUntil(context, entry, next.next.nextAttemptAtMs) : null,

@@ -146,7 +146,7 @@ export async function openNextRevision(
   of: JournalEntry,
   despiteUnrecordedRefusal: boolean,
 ): Promise<Opened> {
-  const { runtime, store, settings } = context
+  const { runtime, store } = context
   /** Entries of other names that hold the key of the next revision. */
   let others: readonly JournalEntry[] = []
   for (;;) {
@@ -184,7 +184,7 @@ export async function openNextRevision(
       ...latest,
       revision,
       idempotencyKey: undefined,
-      names: settings.names,
+      names: namersOf(context),
       despiteUnrecordedRefusal,
       reopen: false,
       keepsRejections,
@@ -308,11 +308,16 @@ function wantedOf(context: Context, call: Call): Wanted {
     idempotencyKey: call.idempotencyKey,
     fingerprint: call.operation.fingerprint,
     volatileFields: call.volatileFields,
-    names: settings.names,
+    names: namersOf(context),
     despiteUnrecordedRefusal: call.despiteUnrecordedRefusal,
     reopen: call.reopen,
     keepsRejections: settings.dialect.keepsRejections(call.operation.kind),
   }
+}
+
+/** Whose attempts a refusal has to speak for: in a browser there may be another one, the browser's own. */
+function namersOf({ runtime, settings }: Context): Wanted['names'] {
+  return runtime.maySendTwice() ? 'shared' : settings.names
 }
 
 function nameOf(context: Context, call: Call): OperationName {

@@ -24,6 +24,12 @@ export interface Runtime {
   onWake(listener: (isRevived: boolean) => void): () => void
   /** Whether this is a page, which may be closed while its requests are on their way, and whose `fetch` can let them go on. */
   isPage(): boolean
+  /**
+   * Whether one `fetch` may be two requests. A browser whose connection breaks before the reply sends a request again by itself,
+   * a POST too, if the connection had been used before, and tells nobody (seen in Chromium 156 and Firefox 153, although
+   * RFC 9110, 9.2.2, asks not to). Node does not.
+   */
+  maySendTwice(): boolean
   /** Where the page comes from; `undefined` outside a page. */
   origin(): string | undefined
 }
@@ -51,6 +57,7 @@ export function realRuntime(fetchOfUser?: typeof fetch): Runtime {
     isOnline: () => typeof navigator === 'undefined' || navigator.onLine !== false,
     onWake,
     isPage: () => typeof document !== 'undefined' && 'keepalive' in Request.prototype,
+    maySendTwice: () => typeof location !== 'undefined',
     origin: () => (typeof location === 'undefined' ? undefined : location.origin),
   }
 }

@@ -46,6 +46,8 @@ export type AttemptResult =
   | 'refused'
   /** A refusal after an ambiguous attempt, from before the receiver's key layer: no evidence. */
   | 'refused-unproven'
+  /** Not accepted, by a reply to a fetch that may have been sent twice: the other one may have worked. */
+  | 'not-accepted-unproven'
   /** It began and no reply was recorded: a crash, or a process that still works on it. */
   | 'unrecorded'
   | 'succeeded'
@@ -282,6 +284,7 @@ export function quietAtMs(entry: JournalEntry, exceptAttempt: number): number {
     attempt.result === undefined ||
     attempt.result === 'unrecorded' ||
     attempt.result === 'unclear' ||
+    attempt.result === 'not-accepted-unproven' ||
     attempt.result === 'busy'
   const last = entry.attempts.findLast((attempt) => attempt.number !== exceptAttempt && mayBeUnderWay(attempt))
   return last === undefined ? 0 : last.beganAtMs + entry.longestRequestMs
@@ -386,6 +389,8 @@ export type EntryEvent =
       readonly kind: 'replied'
       readonly attempt: number
       readonly verdict: Verdict
+      /** Whether the attempt may have been two requests, of which this is the reply to the second. */
+      readonly mayBeOfTwo: boolean
       readonly facts: ReplyFacts
       readonly timing: Timing
       readonly claim: Claim | null
@@ -601,8 +606,11 @@ function replied(entry: JournalEntry, event: EntryEvent & { kind: 'replied' }, n
       return applied(entry, event, verdict, nowMs)
     case 'refused':
       return refused(entry, event, verdict.rejection, nowMs)
-    case 'not-accepted':
-      return withReason(ended(verdict.reason), verdict.reason)
+    case 'not-accepted': {
+      if (!event.mayBeOfTwo) return withReason(ended(verdict.reason), verdict.reason)
+      const end = { result: 'not-accepted-unproven', why: verdict.reason } as const
+      return orNoKey(withReason(endAttempt(entry, event, end, nowMs), verdict.reason))
+    }
     case 'busy':
       return orNoKey(withReason(ended(), 'busy'))
     case 'unclear':

@@ -19,6 +19,7 @@ export interface Wanted extends OperationName {
   readonly idempotencyKey: IdempotencyKey | undefined
   readonly fingerprint: Fingerprint
   readonly volatileFields: readonly string[]
+  /** `shared`: a refusal from in front of the key layer leaves an attempt that nobody here knows of. */
   readonly names: 'shared' | 'own'
   readonly despiteUnrecordedRefusal: boolean
   readonly reopen: boolean

@@ -260,9 +260,10 @@ describe.each(engines)('G49: %s', (engine) => {
       await billing.close()
       return { status: paid.status, ...('reason' in paid ? { reason: paid.reason } : {}) }
     }
-    expect(await tab.run(payByCookie)).toEqual({ status: 'deferred', reason: 'unauthorized' })
+    // A browser may have sent it twice, so a 403 is no proof that nothing was done.
+    expect(await tab.run(payByCookie)).toEqual({ status: 'unknown', reason: 'unauthorized' })
     expect(seen).toEqual(['ana with bob'])
-    expect(await tab.run(payByCookie)).toEqual({ status: 'deferred', reason: 'other-login' })
+    expect(await tab.run(payByCookie)).toEqual({ status: 'unknown', reason: 'other-login' })
     account = 'ana'
     expect(await tab.run(payByCookie)).toEqual({ status: 'succeeded' })
     expect(seen).toEqual(['ana with bob', 'ana with ana'])

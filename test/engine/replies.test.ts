@@ -306,6 +306,52 @@ test('G20: a 429 after an attempt that may have worked is unknown, not deferred'
   expect(receiver.ledger.effects).toHaveLength(1)
 })
 
+test('a page, whose browser may have sent a request twice, does not take 429 or 401 for a no', async () => {
+  vi.stubGlobal('location', { origin: 'https://shop.test' })
+  try {
+    for (const [code, reason] of [
+      [429, 'rate-limited'],
+      [401, 'unauthorized'],
+    ] as const) {
+      const { billing, receiver } = setUp()
+      receiver.faults.add(status(code, { times: 1 }))
+      expect(await settled(billing.charge(coffee, order))).toMatchObject({
+        status: 'unknown',
+        delivery: 'continues',
+        reason,
+        attempts: 1,
+      })
+      await expect(settled(billing.cancel({ kind: 'charge', ...order }))).rejects.toMatchObject({
+        code: 'ERR_NOT_CANCELABLE',
+      })
+      expect(await settled(billing.charge(coffee, order))).toMatchObject({ status: 'succeeded' })
+      expect(receiver.ledger.effects).toHaveLength(1)
+    }
+  } finally {
+    vi.unstubAllGlobals()
+  }
+})
+
+test('in a page another revision after a refusal from in front of the key layer needs a word, whoever names', async () => {
+  vi.stubGlobal('location', { origin: 'https://shop.test' })
+  try {
+    const { billing, receiver } = setUp({ client: { names: 'own' } })
+    receiver.faults.add(status(400, { times: 1, body: { error: { code: 'odd' } } }))
+    expect(await settled(billing.charge(coffee, order))).toMatchObject({
+      status: 'rejected',
+      rejection: { behindKey: false },
+    })
+    const refused = { code: 'ERR_REVISION_REFUSED', reason: 'unrecorded-refusal' }
+    await expect(settled(billing.charge(coffee, { ...order, revision: 2 }))).rejects.toMatchObject(refused)
+    await expect(settled(billing.retryRejected({ kind: 'charge', ...order }))).rejects.toMatchObject(refused)
+    expect(receiver.ledger.requests).toHaveLength(1)
+    const again = billing.charge(coffee, { ...order, revision: 2, despiteUnrecordedRefusal: true })
+    expect(await settled(again)).toMatchObject({ status: 'succeeded' })
+  } finally {
+    vi.unstubAllGlobals()
+  }
+})
+
 test('G21: a page whose every attempt fails at once, online, ends in bounds with a hint about the allow-list', async () => {
   vi.stubGlobal('location', { origin: 'https://shop.test' })
   try {

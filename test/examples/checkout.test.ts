@@ -336,7 +336,7 @@ describe.skipIf(!hasChromium)('the checkout page', { timeout: 60_000 }, () => {
     { chip: '409, twice', view: 'succeeded', did: ['busy', 'busy', 'replayed'], effects: 1 },
     { chip: 'Four seconds', view: 'succeeded', did: ['executed'], effects: 1 },
     { chip: 'Decline', view: 'rejected', did: ['refused'], effects: 0 },
-    { chip: '429, wait 20 s', view: 'deferred', did: ['turned-away'], effects: 0 },
+    { chip: '429, wait 20 s', view: 'checking', did: ['turned-away'], effects: 0 },
     { chip: '500, saved', view: 'looking-into', did: ['failed', 'replayed'], effects: 0 },
   ] as const)('the next charge meets «$chip»: $view, and the panel tells all of it', async (row) => {
     const it = await visit()
@@ -358,13 +358,25 @@ describe.skipIf(!hasChromium)('the checkout page', { timeout: 60_000 }, () => {
     expect(await it.page.locator('.entry .key').textContent()).toBe(requestsOf(it)[0]?.key)
   })
 
-  test('what has to wait for its time can be called off, and paid after all', async () => {
+  test('what has to wait for its time is asked again then, and cannot be called off', async () => {
     const it = await visit()
-    shop.billing.receiver.faults.add(status(429, { ...onFirst(it), headers: { 'retry-after': '600' } }))
+    shop.billing.receiver.faults.add(status(429, { ...onFirst(it), headers: { 'retry-after': '1' } }))
     await payButton(it.page).click()
-    await says(it.page, 'deferred')
+    await says(it.page, 'checking')
+    expect(await it.page.getByRole('button', { name: 'Do not pay' }).isVisible()).toBe(false)
+    await says(it.page, 'succeeded')
+    expect(keysOf(it)).toBe(1)
+    expect(effectsOf(it)).toHaveLength(1)
+  })
+
+  test('what waits for a network can be called off, and paid after all', async () => {
+    const it = await visit()
+    await it.context.setOffline(true)
+    await payButton(it.page).click()
+    await says(it.page, 'deferred-offline')
     await it.page.getByRole('button', { name: 'Do not pay' }).click()
     await says(it.page, 'stopped')
+    await it.context.setOffline(false)
     expect(effectsOf(it)).toHaveLength(0)
     await payButton(it.page).click()
     await says(it.page, 'succeeded')

@@ -96,6 +96,7 @@ export const replied = (attempt: number, verdict: Verdict | VerdictName, nextAtt
   kind: 'replied',
   attempt,
   verdict: typeof verdict === 'string' ? verdicts[verdict] : verdict,
+  mayBeOfTwo: false,
   facts: { status: 200 },
   timing: { nextAttemptAtMs, notBeforeMs: 0 },
   claim: null,

@@ -14,6 +14,7 @@ import {
   isPastSendBefore,
   isWindowOver,
   newEntry,
+  quietAtMs,
   windowEndsAtMs,
 } from '../../src/model/entry.ts'
 import type { EntryEvent, EntryState, JournalEntry } from '../../src/model/entry.ts'
@@ -237,11 +238,35 @@ describe('an attempt', () => {
     expect(isInDoubt(entry, 2)).toBe(true)
   })
 
+  test('that may have been two requests is in doubt after a reply that says not accepted, and its key grows older', () => {
+    const first = after(named({ window: { ...named().window, names: 'own', startAtMs: null } }), began)
+    const entry = advance(first, { ...replied(1, 'not-accepted'), mayBeOfTwo: true } as EntryEvent, NAMED_AT_MS + 2500)
+    expect(entry).toMatchObject({
+      state: 'sending',
+      reason: 'rate-limited',
+      lastAmbiguousAtMs: NAMED_AT_MS + 1000,
+      window: { startAtMs: NAMED_AT_MS + 1000 },
+      attempts: [{ number: 1, result: 'not-accepted-unproven', why: 'rate-limited' }],
+    })
+    expect(isInDoubt(entry)).toBe(true)
+    expect(quietAtMs(entry, 2)).toBe(NAMED_AT_MS + 1000 + entry.longestRequestMs)
+    expect(advance(entry, { kind: 'canceled', by: 'caller' }, NAMED_AT_MS + 3000)).toBe(entry)
+    // A word from behind the key speaks for both, and without a key nobody can be asked again.
+    expect(after(entry, began, replied(2, 'refused behind the key')).state).toBe('rejected')
+    const unkeyed = advance(
+      { ...first, keyed: false },
+      { ...replied(1, 'not-accepted'), mayBeOfTwo: true } as EntryEvent,
+      NAMED_AT_MS + 2500,
+    )
+    expect(unkeyed).toMatchObject({ state: 'unknown', reason: 'takes-no-key' })
+  })
+
   test('keeps what its reply said and when it ended', () => {
     const event: EntryEvent = {
       kind: 'replied',
       attempt: 1,
       verdict: { kind: 'not-accepted', reason: 'rate-limited' },
+      mayBeOfTwo: false,
       facts: { status: 429, requestId: 'req_1' },
       timing: { nextAttemptAtMs: NAMED_AT_MS + 9000, notBeforeMs: NAMED_AT_MS + 8000 },
       claim: null,
