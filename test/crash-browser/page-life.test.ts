@@ -75,8 +75,11 @@ async function outcomeOf(page: Page, operationId: string) {
   return { status, key, isRevived }
 }
 
-/** Runs in the page: as if a customer signed in or out. */
-const signIn = (_page: Page, isIn: boolean): void => void ((globalThis as Shop).token = isIn ? 't' : undefined)
+/** Runs in the page: as if a customer signed out. */
+const signOut = (_page: Page): void => void ((globalThis as Shop).token = undefined)
+
+const signInWhenShown = (_page: Page): void =>
+  addEventListener('pageshow', () => void ((globalThis as Shop).token = 't'), { once: true })
 
 /** Runs in the page: why an open entry is where it is. */
 async function reasonOf(_page: Page, operationId: string) {
@@ -139,13 +142,14 @@ describe.each(engines)('%s', (engine) => {
     const { browser, receiver } = await server(engine)
     await using _ = browser
     expect(await browser.run(open, 'order-1')).toBe('succeeded')
-    await browser.run(signIn, false)
+    await browser.run(signOut)
     await browser.run(record, { operationId: 'trip-1', bytes: 1 })
     // Its background delivery has found nobody signed in, and looks again in half a minute.
     await expect.poll(() => browser.run(reasonOf, 'trip-1'), eventually).toBe('no-credentials')
     // No lock is held while nothing is being sent: Firefox would not keep the page.
     await expect.poll(() => browser.run(locksOf), eventually).toBe(0)
-    await browser.run(signIn, true)
+    // Only then, or a look at that moment takes the lock, and Firefox does not keep the page.
+    await browser.run(signInWhenShown)
     await browser.run(leaveFor, browser.pageAt(browser.otherOrigin))
     await browser.run(leaveFor, 'back')
     expect(await browser.run(revivalsOf)).toBe(1)
