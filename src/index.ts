@@ -98,6 +98,7 @@ export type {
   OpenCount,
   Page,
   Persistence,
+  Prunable,
   Seen,
   StorageReport,
   Taking,

@@ -200,7 +200,8 @@ export function backgroundOf(context: Context): Background {
       if (isEager || (isPauseDue && pace.isSlow)) continue
       if (starts === 0 && !isLeft && !isAsked && direct === 0) break
       const untilDueMs = nextAtMs === undefined ? LOOK_MS : Math.min(LOOK_MS, nextAtMs - runtime.nowMs())
-      await runtime.sleep(REST_MS, halt.signal, 'idle')
+      // This one keeps a process alive, so that a short one does not end before the rest of what it queued is sent.
+      await runtime.sleep(REST_MS, halt.signal)
       if (!isAsked && !isEager) await runtime.sleep(untilDueMs - REST_MS, wake.signal, 'idle')
     }
     isRunning = false

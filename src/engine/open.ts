@@ -217,6 +217,18 @@ function nextDraftOf(latest: JournalEntry, revision: number, dialect: Dialect, n
   }
 }
 
+/** What a new entry of a call would be, whatever the journal holds. */
+export function draftFor(context: Context, call: Call): EntryDraft {
+  return draftOf(context, call, wantedOf(context, call), 1, false)
+}
+
+/**
+ * @throws {BackpressureError} so much waits already
+ */
+export async function admitOne(context: Context): Promise<void> {
+  if ((await context.backlog?.admit(context)) === false) throw tooMuch(context)
+}
+
 /** Inserts a new entry; if the journal holds something else than was seen, nothing is written and that is given back. */
 async function insert(
   context: Context,

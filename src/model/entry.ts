@@ -368,6 +368,23 @@ export function newEntry(draft: EntryDraft, nowMs: number): JournalEntry {
   return { ...base, state: draft.mayPredateJournal ? 'sending' : 'pending', ...timing }
 }
 
+/**
+ * The next version of an entry that still collects: with another body, or due at another time. Whether nothing of it was sent
+ * is for the journal to compare: what begins an attempt is a change, and then this version is not the next one any more.
+ */
+export function collected(
+  entry: JournalEntry,
+  draft: Pick<EntryDraft, 'request' | 'fingerprint' | 'expected'>,
+  dueAtMs: number,
+  nowMs: number,
+): JournalEntry {
+  const { request, fingerprint, expected } = draft
+  if (entry.state !== 'pending' || entry.attemptsBegun > 0) return entry
+  const highestWallMs = Math.max(entry.highestWallMs, nowMs)
+  const timing = { nextAttemptAtMs: dueAtMs, notBeforeMs: dueAtMs }
+  return { ...entry, request, fingerprint, expected, ...timing, version: entry.version + 1, highestWallMs }
+}
+
 /** What can happen to an entry. */
 export type EntryEvent =
   /** Whoever worked on it does no longer. */

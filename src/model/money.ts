@@ -29,6 +29,23 @@ export function readQuantity(value: unknown, field: string): number | string {
 }
 
 /**
+ * The sum of two quantities, digit for digit.
+ *
+ * @returns a number if it is whole and below 2^53, else a decimal string without needless zeros
+ * @throws {InvalidInputError} more digits than a quantity may have
+ */
+export function addQuantities(one: number | string, other: number | string): number | string {
+  const [first, second] = [String(one).split('.'), String(other).split('.')]
+  const decimals = Math.max(first[1]?.length ?? 0, second[1]?.length ?? 0)
+  const scaled = ([whole = '', rest = '']: readonly string[]): bigint => BigInt(whole + rest.padEnd(decimals, '0'))
+  const digits = String(scaled(first) + scaled(second)).padStart(decimals + 1, '0')
+  const whole = digits.slice(0, digits.length - decimals)
+  const rest = digits.slice(digits.length - decimals).replace(/0+$/, '')
+  if (rest === '' && Number.isSafeInteger(Number(whole))) return Number(whole)
+  return readQuantity(rest === '' ? whole : `${whole}.${rest}`, 'quantity')
+}
+
+/**
  * Reads an ISO 4217 code, in upper or lower case; it is passed on as it is written. Which codes there are is asked of the
  * runtime (`Intl.supportedValuesOf`); one that does not know is trusted with any three letters.
  *

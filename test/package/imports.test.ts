@@ -79,7 +79,7 @@ test('the client brings its journal and none of the others, no exporter, no test
   const modules = await modulesOf('{ createBillingClient }')
   expect(modules).toEqual(expect.arrayContaining(['client.ts', 'engine/deliver.ts', 'stores/indexeddb.ts']))
   const others =
-    /^(?:stores\/(?:memory|sqlite|postgres|default-n)|opentelemetry|diagnostics|service-worker|react|testing\/|cli\/|uuid\/.*v7)/
+    /^(?:stores\/(?:memory|sqlite|postgres|default-n)|opentelemetry|diagnostics|meter|service-worker|react|testing\/|cli\/|uuid\/.*v7)/
   expect(modules.filter((path) => others.test(path))).toEqual([])
 })
 

@@ -98,6 +98,10 @@ function fault({ from, to, typesOnly }: Arrow): string | undefined {
       return ['api', 'client', 'engine', 'events', 'input', 'model'].includes(target) || to === 'stores/postgres.ts'
         ? undefined
         : 'what a database can do knows the way of a call and its journal'
+    case 'meter':
+      return ['api', 'engine', 'input', 'model', 'options'].includes(target)
+        ? undefined
+        : 'a meter knows the way of a call up to the entry'
     case 'service-worker':
       return typesOnly && target === 'api' ? undefined : 'a worker is handed its client, and takes nothing but types'
     case 'react':
