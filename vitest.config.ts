@@ -82,6 +82,8 @@ export default defineConfig({
           execArgv,
           // Time is virtual where a test is about time; real processes and disks take what they take on a busy machine.
           testTimeout: 60_000,
+          // Much of the time of the longest files is a browser's or a process's; alone they would take twice as long.
+          maxWorkers: 2,
           sequence: { groupOrder: 0 },
         },
       },
