@@ -143,6 +143,7 @@ export function createClient(options: BillingClientOptions, world: Runtime): Bil
   }
 
   const outcomeOfDelivered = async ({ entry, heardReceiver }: Delivered): Promise<Outcome> => {
+    if (isDeliverable(entry)) background.notice()
     // Only a later revision can stand beside a contradiction here; the first one would have been answered with it.
     const deciding = entry.revision > 1 ? await decidingRevision(entry) : undefined
     return deciding ? outcome(deciding, false) : outcome(entry, heardReceiver, hintOf(entry))

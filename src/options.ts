@@ -29,8 +29,8 @@ export interface RetryOptions {
   readonly maxDelayMs?: number | undefined
   /**
    * While the receiver fails, background delivery waits a random time between 0 and twice this after the first failure; it
-   * doubles from there, up to `maxDelayMs`, and in a long outage slowly up to `maxBackgroundDelayMs`. In milliseconds. Half of
-   * the default gives a busy receiver that comes back twice the load to refuse. Default 1,000.
+   * doubles from there, up to `maxDelayMs`, and in a long outage slowly up to `maxBackgroundDelayMs`. In milliseconds.
+   * Default 1,000.
    */
   readonly backgroundBaseDelayMs?: number | undefined
   /** No back-off of background delivery is longer, in milliseconds. Default 300,000. */

@@ -19,7 +19,7 @@ export interface ProbeOptions {
    * receiver can be read one by one, where a browser only says yes or no; so this is the probe for CI.
    */
   readonly origin?: string | undefined
-  /** Of each request, in milliseconds; default 10,000. */
+  /** Of each request, in whole milliseconds from 1 to 2^31 - 1; default 10,000. */
   readonly timeoutMs?: number | undefined
   /** Default is the global one. */
   readonly fetch?: typeof fetch | undefined
@@ -53,6 +53,9 @@ interface Question {
   readonly headers: readonly string[]
 }
 type Findings = Pick<ProbeReport, 'reachable' | 'originAllowed' | 'headersAllowed' | 'headersExposed'>
+
+/** Timers hold no more than this. */
+const MAX_TIMER_MS = 2 ** 31 - 1
 
 const READ = ['Date', 'Retry-After', 'Idempotent-Replayed'] as const
 
@@ -97,7 +100,12 @@ function readProbe(options: ProbeOptions): { question: Question; isPage: boolean
     throw new InvalidInputError('origin', 'origin must be an origin, such as https://shop.example.')
   if (!headers.every((name) => /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/.test(name)))
     throw new InvalidInputError('headers', 'headers must be names of headers.')
-  if (!(timeoutMs > 0)) throw new InvalidInputError('timeoutMs', 'timeoutMs must be more than 0 milliseconds.')
+  // What AbortSignal.timeout does not take would look like a receiver that does not answer.
+  if (!Number.isInteger(timeoutMs) || timeoutMs < 1 || timeoutMs > MAX_TIMER_MS)
+    throw new InvalidInputError(
+      'timeoutMs',
+      `timeoutMs must be a whole number of milliseconds from 1 to ${MAX_TIMER_MS}.`,
+    )
   const fetching = options.fetch ?? ((...args: Parameters<typeof fetch>) => globalThis.fetch(...args))
   const url = new URL(path, base.href.endsWith('/') ? base : `${base.href}/`).href
   return { question: { url, origin: origin ?? '', headers, timeoutMs, fetch: fetching }, isPage }

@@ -42,6 +42,8 @@ export interface Background {
    * what was queued from the first such entry on is delivered, and nothing older.
    */
   take(entry: DeliverableEntry): void
+  /** Looks when it is due at what a call has left open, where it has been started. */
+  notice(): void
 }
 
 /** What a look at the journal leads to. */
@@ -260,6 +262,11 @@ export function backgroundOf(context: Context): Background {
         starts -= 1
         leave()
       }
+    },
+    notice() {
+      if (starts === 0) return
+      isAsked = true
+      wake.abort()
     },
     take(entry) {
       if (closing.aborted) return

@@ -144,6 +144,13 @@ export class ShownOperation extends Shown<AnyOperationState> {
     return status === 'queued' || status === 'deferred' || status === 'accepted' || status === 'unknown'
   }
 
+  /** Nobody shows it any more. That there was nothing is no news for the next who does: another tab may begin it meanwhile. */
+  leave(): void {
+    if (this.#known !== null) return
+    this.#known = undefined
+    this.#showNow()
+  }
+
   concerns(event: ChangeEvent): boolean {
     if (event.kind !== this.#name.kind) return false
     if (!this.#known || event.key === this.#known.key || event.type === 'contradiction') return true
@@ -172,8 +179,9 @@ export class ShownOperation extends Shown<AnyOperationState> {
     this.#running -= 1
     this.#ended += 1
     this.#showNow()
-    // How things stand after an error, and whether background delivery went on with what is open.
-    if (result.phase === 'error' || this.isOpen) this.refresh()
+    // How things stand after an error, whether background delivery went on with what is open, and whether another tab had a
+    // later try of what is rejected.
+    if (result.phase === 'error' || this.isOpen || result.outcome.status === 'rejected') this.refresh()
     this.#page.changed()
     return result
   }
@@ -204,8 +212,8 @@ export class ShownOperation extends Shown<AnyOperationState> {
     const isNews = this.#isNews
     this.#isNews = true
     if (!outcome) {
-      // What was known once stays true in a journal that was wiped.
-      this.#known ??= null
+      // What was known once stays true in a journal that was wiped; and nobody is shown what is read after they have gone.
+      if (this.listeners.size > 0) this.#known ??= null
       return
     }
     if (before && (isSame(before, outcome) || isBehind(outcome, before))) return
@@ -314,7 +322,10 @@ export class PageOf {
     if (isFirst || shown.state.phase === 'error') shown.refresh()
     return () => {
       if (!shown.listeners.delete(listener)) return
-      if (shown.listeners.size === 0) this.#mounted.delete(shown)
+      if (shown.listeners.size === 0) {
+        this.#mounted.delete(shown)
+        if (shown instanceof ShownOperation) shown.leave()
+      }
       if (this.#mounted.size === 0) {
         this.#stopListening?.()
         this.#stopListening = undefined

@@ -207,6 +207,19 @@ describe('a component that is unmounted', () => {
     expect(sent.count).toBe(1)
   })
 
+  test('does not say that nothing was begun before it has looked again: another tab may have begun it', async () => {
+    const { billing, reloaded, sent } = setUp()
+    const first = render(inStrictMode(createElement(Pay, { billing })))
+    await says('idle')
+    first.unmount()
+    await reloaded().charge(coffee, { operationId: 'order-1' })
+    const words: string[] = []
+    render(inStrictMode(createElement(Pay, { billing, words })))
+    await says('succeeded')
+    expect(new Set(words)).toEqual(new Set(['reading', 'succeeded']))
+    expect(sent.count).toBe(1)
+  })
+
   test('shows the error of a call again when it comes back', async () => {
     const { billing } = setUp()
     const first = render(inStrictMode(createElement(Pay, { billing, amount: 0.5 })))
@@ -297,6 +310,20 @@ test('a declined charge is tried again with another card as the next revision', 
   expect(receiver.ledger.requests).toHaveLength(2)
   expect(receiver.ledger.effects).toHaveLength(1)
   expect(new Set(receiver.ledger.requests.map(({ key }) => key)).size).toBe(2)
+})
+
+test('a call for a declined try does not hide that another tab has paid with the next one', async () => {
+  const { billing, reloaded, receiver } = setUp()
+  const other = reloaded()
+  await other.charge({ ...coffee, paymentMethod: 'pm_declined' }, { operationId: 'order-1' })
+  await other.charge(coffee, { operationId: 'order-1', revision: 2 })
+  const words: string[] = []
+  render(inStrictMode(createElement(Pay, { billing, words, paymentMethod: 'pm_declined', options: { revision: 1 } })))
+  await says('succeeded')
+  fireEvent.click(button())
+  await waitFor(() => expect(words).toContain('rejected'))
+  await says('succeeded')
+  expect(receiver.ledger.effects).toHaveLength(1)
 })
 
 test('another amount under the same name is refused, and what is known stays', async () => {

@@ -116,6 +116,9 @@ test.each<[string, Partial<ProbeOptions>]>([
   ['origin', { origin: 'https://shop.example/' }],
   ['headers', { headers: ['Idempotency Key'] }],
   ['timeoutMs', { timeoutMs: 0 }],
+  ['timeoutMs', { timeoutMs: 1000.5 }],
+  ['timeoutMs', { timeoutMs: Infinity }],
+  ['timeoutMs', { timeoutMs: 2 ** 31 }],
 ])('an unusable %s is refused and nothing is sent', async (field, options) => {
   let sent = 0
   const fetch = (): Promise<Response> => {

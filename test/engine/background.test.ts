@@ -160,6 +160,21 @@ test('an outage that ends within the window ends with one effect', async () => {
   stop()
 }, 60_000)
 
+test('what a call leaves open is taken up by start() when it is due, and not with the next look at all', async () => {
+  const { billing, receiver } = setUp({
+    receiver: { faults: [status(429, { attempt: 1, headers: { 'retry-after': '3' } })] },
+  })
+  const stop = billing.start()
+  await pass(60_000)
+  expect(await settled(billing.charge(coffee, order))).toMatchObject({ status: 'deferred', reason: 'rate-limited' })
+  await pass(2000)
+  expect(receiver.ledger.requests).toHaveLength(1)
+  await pass(5000)
+  expect(receiver.ledger.effects).toHaveLength(1)
+  expect(await billing.find({ kind: 'charge', ...order })).toMatchObject({ status: 'succeeded' })
+  stop()
+})
+
 test('a background call is delivered at once, also without start()', async () => {
   const { billing, receiver } = setUp({ receiver: { faults: [loseReply({ attempt: 1 })] } })
   expect(await settled(billing.charge(coffee, { ...order, background: true }))).toMatchObject({

@@ -364,8 +364,6 @@ describe.skipIf(!hasChromium)('the checkout page', { timeout: 60_000 }, () => {
     await payButton(it.page).click()
     await says(it.page, 'checking')
     expect(await it.page.getByRole('button', { name: 'Do not pay' }).isVisible()).toBe(false)
-    // Delivery of this page looks for what its calls left twice a minute; a page that loads looks at once.
-    await it.page.reload()
     await says(it.page, 'succeeded')
     expect(keysOf(it)).toBe(1)
     expect(effectsOf(it)).toHaveLength(1)
