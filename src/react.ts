@@ -61,8 +61,8 @@ export type StartOptions<V extends string = string> = Omit<WriteOptions<V>, 'ope
 export interface Operation<P extends object, R extends Receipt, V extends string> {
   readonly state: OperationState<R>
   /**
-   * Begins the operation, or joins it; for event handlers, never while rendering. Called twice it is one operation, as any
-   * call of the same name is. It goes on when the component is unmounted; only `options.signal` ends the waiting.
+   * Begins the operation, or joins it; for event handlers, never while rendering. Called twice it is one operation, like every
+   * call of the same name. It goes on when the component is unmounted; only `options.signal` ends the waiting.
    *
    * After a rejection another try is `{ revision: outcome.revision + 1 }`.
    *

@@ -76,6 +76,8 @@ export async function openRealBrowser(
 export class RealBrowser implements AsyncDisposable {
   /** Every request but our own to the page, in the order in which they came. */
   readonly requests: SeenRequest[] = []
+  /** Pages that have said that they are there; commands go to the latest. */
+  pagesOpened = 0
   readonly #engine: Engine
   readonly #host: string
   readonly #process: SpawnedBrowser
@@ -249,7 +251,10 @@ export class RealBrowser implements AsyncDisposable {
     response.once('close', () => {
       if (this.#waiting === response) this.#waiting = undefined
     })
-    if (report.hello) this.#onHello?.()
+    if (report.hello) {
+      this.pagesOpened += 1
+      this.#onHello?.()
+    }
     const done = this.#running
     if (done !== undefined && done.id === report.id) {
       this.#running = undefined
