@@ -242,7 +242,7 @@ export function createClient(options: BillingClientOptions, world: Runtime): Bil
     const origin = runtime.origin()
     const isNetworkOnly = entry.attempts.length > 1 && entry.attempts.every((attempt) => attempt.why === 'network')
     if (origin === undefined || !isNetworkOnly || new URL(settings.baseUrl).origin === origin) return undefined
-    return `No attempt had a reply, and the receiver is of another origin: check that it allows this one and the header ${entry.request.keyHeader.name} (Access-Control-Allow-Origin, Access-Control-Allow-Headers). probeReceiver tells which.`
+    return `No attempt had a reply, and the receiver is of another origin: probeReceiver tells whether it allows this one and the header ${entry.request.keyHeader.name} (Access-Control-Allow-Headers).`
   }
 
   // ----------------------------------------------------------------------------------------------------- the journal
