@@ -67,7 +67,11 @@ describe.skipIf(found === undefined)('the mobile app', { timeout: 90_000 }, () =
     await opened.waitForFunction(() => navigator.serviceWorker.controller !== null)
     return opened
   }
-  const signIn = (name = 'Maren') => page.getByRole('button', { name: new RegExp(name) }).click()
+  const signIn = async (name = 'Maren'): Promise<void> => {
+    await page.getByRole('button', { name: new RegExp(name) }).click()
+    // Shown once it is written down; a reload before that finds nobody signed in.
+    await page.locator('.tile').first().waitFor()
+  }
   const button = (name: string | RegExp) => page.getByRole('button', { name, exact: typeof name === 'string' })
   const record = async (site: string, minutes: number): Promise<void> => {
     if (await button('Next visit').isVisible()) await button('Next visit').click()
