@@ -196,7 +196,11 @@ test('a span ends when the client is closed and nothing further happens', async 
 
 test('a span ends when its caller goes, and the entry is left to a later delivery', async () => {
   const seen = telemetry()
-  const { billing } = setUp({ receiver: { faults: [loseReply()] } })
+  const { billing } = setUp({
+    receiver: { faults: [loseReply()] },
+    // The second attempt is far off when the caller goes.
+    client: { retry: { baseDelayMs: 60_000, maxDelayMs: 60_000 } },
+  })
   instrument(billing, seen)
   const gone = new AbortController()
   const call = billing.charge(coffee, { ...order, signal: gone.signal }).catch(() => {})

@@ -28,14 +28,31 @@ export const BASE_URL = 'https://billing.test/'
 export const SCOPE = 'org_42/test'
 export const coffee = { amount: 450, currency: 'eur', customer: 'cus_1', paymentMethod: 'pm_card' } as const
 
-/** Fake timers for every test of the file; only those that a page or process would really wait for. */
+/**
+ * Fake timers for every test of the file; only those that a page or process would really wait for. And the same chance
+ * in every run, or a jitter of next to nothing fails a test once in a hundred: `BILLONCE_TEST_CHANCE` takes another seed.
+ */
 export function virtualTime(): void {
+  const { random } = Math
   beforeEach(() => {
+    Math.random = chance(process.env.BILLONCE_TEST_CHANCE ?? '1')
     vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'setInterval', 'clearInterval', 'Date', 'performance'] })
   })
   afterEach(() => {
     vi.useRealTimers()
+    Math.random = random
   })
+}
+
+/** Mulberry32: small, even enough for jitter, and the same everywhere. */
+function chance(seed: string): () => number {
+  let state = Number(seed)
+  return () => {
+    state = (state + 0x6d2b79f5) | 0
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state)
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32
+  }
 }
 
 export function setUp(
