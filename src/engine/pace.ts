@@ -39,7 +39,7 @@ const ALONE = 8
 const BAD = 2
 
 /** In a long outage it takes so many failures for the wait to double beyond the cap. */
-const SLOWLY = 8
+const SLOWLY = 12
 
 /** Entries whose own failures are counted. */
 const KNOWN = 1000
