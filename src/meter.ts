@@ -12,8 +12,10 @@ import { contexts, emitChange, guarded } from './engine/context.ts'
 import type { Context } from './engine/context.ts'
 import { admitOne, draftFor } from './engine/open.ts'
 import { DONE } from './engine/runtime.ts'
-import { ClientClosedError, mustBe } from './errors.ts'
+import { keyWindowMs } from './engine/schedule.ts'
+import { ClientClosedError, JournalUnavailableError, mustBe } from './errors.ts'
 import { readCall } from './input.ts'
+import { readJsonObject } from './model/canonical.ts'
 import { collected, newEntry } from './model/entry.ts'
 import type { JournalEntry } from './model/entry.ts'
 import { randomOperationId, readName } from './model/key.ts'
@@ -26,7 +28,10 @@ export interface MeterOptions {
   /** Whose usage it is; a meter for each. */
   readonly customer?: string | undefined
   readonly metadata?: object | undefined
-  /** A batch is taken so many milliseconds after its first count. Default 10,000. */
+  /**
+   * A batch is taken so many milliseconds after its first count. Default 10,000. At most half of the time its key may be sent,
+   * which counts from there, where it is `durable` or `dated` and the client's `names` are not its own.
+   */
   readonly flushEveryMs?: number | undefined
   /** A batch is taken when so many counts are in it: 1 or more. Default 1,000. */
   readonly flushAt?: number | undefined
@@ -106,13 +111,22 @@ export function meter(billing: BillingClient, name: string, options: MeterOption
   mustBe(context, 'billing', 'a client that createBillingClient made')
   readObject(options, 'options')
   refuseUnknownOptions(options, ['customer', 'dated', 'durable', 'flushAt', 'flushEveryMs', 'id', 'metadata'], '')
-  const { customer, dated = false, durable = false, flushAt = 1000, metadata } = options
+  const { customer, dated = false, durable = false, flushAt = 1000 } = options
   mustBe(Number.isSafeInteger(flushAt) && flushAt >= 1, 'flushAt', 'a whole number from 1')
   mustBe(typeof dated === 'boolean', 'dated', 'true or false')
   mustBe(typeof durable === 'boolean', 'durable', 'true or false')
   const id = readName(options.id ?? name, 'id')
   mustBe(id.length <= 200, 'id', 'no longer than 200 characters')
-  const settings: Settings = { flushAt, flushEveryMs: readMs(options.flushEveryMs, 'flushEveryMs', 10_000, 1) }
+  const flushEveryMs = readMs(
+    options.flushEveryMs,
+    'flushEveryMs',
+    10_000,
+    1,
+    longestBatchMs(context, durable || dated),
+  )
+  const settings: Settings = { flushAt, flushEveryMs }
+  // As it is now: a batch that is made or tried again later has to be the same.
+  const metadata = options.metadata === undefined ? undefined : readJsonObject(options.metadata, 'metadata')
   const newBatch = (): Batch => {
     const occurredAt = dated ? new Date(context.runtime.nowMs()) : undefined
     return {
@@ -126,6 +140,14 @@ export function meter(billing: BillingClient, name: string, options: MeterOption
   return durable
     ? durableMeter(billing, context, settings, newBatch)
     : meterInMemory(billing, context, settings, newBatch)
+}
+
+const MAX_TIMER_MS = 2 ** 31 - 1
+
+/** One that is older when it is taken would have little time left to be sent, or none. */
+function longestBatchMs({ settings }: Context, isAgeOfFirstCount: boolean): number | undefined {
+  if (!isAgeOfFirstCount || settings.names === 'own') return undefined
+  return Math.min(MAX_TIMER_MS, keyWindowMs(settings.dialect, usageWrite.kind, settings.windowMarginMs) / 2)
 }
 
 interface Settings {
@@ -151,30 +173,44 @@ function meterInMemory(
   const timer = timerOf(context, flushEveryMs)
 
   const take = async (): Promise<void> => {
-    while (taken ?? batch) {
-      if (!taken) {
-        timer.stop()
-        taken = batch
-        batch = undefined
-      }
-      if (taken) await report(billing, taken)
-      taken = undefined
-    }
+    if (taken) await report(billing, taken)
+    taken = batch
+    batch = undefined
+    if (!taken) return
+    timer.stop()
+    await report(billing, taken)
+    taken = undefined
   }
   const inOrder = ordered()
-  const flush = (): Promise<void> => inOrder(take)
-  const flushQuietly = quietly(flush, () => timer.start(flushQuietly))
-  context.lastWork.add(flushQuietly)
+  const flush = (): Promise<void> =>
+    inOrder(async () => {
+      try {
+        await take()
+      } catch (error) {
+        timer.start(flushQuietly)
+        throw error
+      }
+    })
+  const flushQuietly = quietly(flush)
+  /** Takes what has become too much; for all counts that come meanwhile, once. */
+  let isTaking = false
+  const flushOnce = async (): Promise<void> => {
+    if (isTaking) return
+    isTaking = true
+    await flushQuietly()
+    isTaking = false
+  }
+  const refuseIfEnded = endsWith(context, flushQuietly)
   return {
     add(quantity = 1) {
-      refuseIfClosed(context)
+      refuseIfEnded()
       const more = readQuantity(quantity, 'quantity')
       const quantityNow = addQuantities(batch?.params.quantity ?? 0, more)
       if (!batch) timer.start(flushQuietly)
       batch ??= newBatch()
       batch.params = { ...batch.params, quantity: quantityNow }
       batch.count += 1
-      if (batch.count >= flushAt) void flushQuietly()
+      if (batch.count >= flushAt) void flushOnce()
     },
     flush,
   }
@@ -195,18 +231,34 @@ function durableMeter(
   const callOf = ({ operationId, params }: Batch) =>
     readCall(context, usageWrite, params, { operationId, background: true }).call
 
-  /** Whether the journal took a version, also if its answer was lost. */
-  const isKept = async (entry: JournalEntry, keep: () => Promise<boolean>): Promise<boolean> => {
-    const answer = await guarded(context, 'begin', keep).catch((error: unknown) => ({ error }))
-    if (answer === true) return true
+  /**
+   * Has the journal take a version, and finds out whether it did if its answer does not say.
+   *
+   * @returns how the batch stands in the journal, or nothing if it is past this and these counts are not in it
+   */
+  const keep = async (entry: JournalEntry, write: () => Promise<boolean>): Promise<JournalEntry | undefined> => {
+    const answer = await guarded(context, 'begin', write).catch((error: unknown) => ({ error }))
+    if (answer === true) return entry
+    const read = await guarded(context, 'read', async () => [await store.get(entry.endpoint, entry.key)]).catch(
+      (error: unknown) => ({ error }),
+    )
+    if ('error' in read) {
+      // Nobody knows whether they are in it; counted once more they might be in two.
+      open = undefined
+      throw answer === false ? read.error : answer.error
+    }
+    const [stored] = read
     // Other versions have other counts, whoever made them; and a journal that tried again by itself may find its own commit.
-    const stored = await store.get(entry.endpoint, entry.key).catch(() => undefined)
-    if (stored?.request.body === entry.request.body) return true
-    if (answer === false) return false
+    if (stored?.request.body === entry.request.body) return stored
+    if (answer === false) return undefined
     // As it was: these counts are not in it, and the next ones may be.
     if (!stored || stored.version !== open?.entry.version) open = undefined
     throw answer.error
   }
+
+  /** More counts may join what still collects, and nothing else: counting nothing finds the same body in whatever came of it. */
+  const joinable = (batch: Batch, entry: JournalEntry, dueAtMs: number): typeof open =>
+    entry.state === 'pending' && entry.attemptsBegun === 0 ? { batch, entry, dueAtMs } : undefined
 
   const count = async (quantity: number | string, counts: number): Promise<void> => {
     if (open) {
@@ -217,12 +269,10 @@ function durableMeter(
         params: { ...open.batch.params, quantity: addQuantities(open.batch.params.quantity, quantity) },
       }
       const next = collected(entry, draftFor(context, callOf(batch)), dueAtMs, runtime.nowMs())
-      if (await isKept(next, () => store.replace(next))) {
-        open = { batch, entry: next, dueAtMs }
-        return
-      }
-      // It is being sent, with what was in it.
-      open = undefined
+      const kept = await keep(next, () => store.replace(next))
+      // If not, it is being sent, with what was in it.
+      open = kept && joinable(batch, kept, dueAtMs)
+      if (kept) return
     }
     const first = newBatch()
     const batch = { ...first, count: counts, params: { ...first.params, quantity } }
@@ -234,26 +284,26 @@ function durableMeter(
       nextAttemptAtMs: dueAtMs,
       notBeforeMs: dueAtMs,
     }
-    await isKept(entry, async () => (await store.insert(entry, [])).inserted)
+    const kept = await keep(entry, async () => (await store.insert(entry, [])).inserted)
+    if (!kept) throw new JournalUnavailableError('The journal holds another batch of this name.', { fault: 'damaged' })
     emitChange(context, undefined, entry)
-    open = { batch, entry, dueAtMs }
+    open = joinable(batch, kept, dueAtMs)
     timer.start(flushQuietly)
   }
 
-  /** Counts that came together share a commit. */
+  /** Counts that came together share a commit; those that come meanwhile have their own turn, behind a flush that waits. */
   const countAll = async (): Promise<void> => {
-    while (waiting.length > 0) {
-      const all = waiting
-      waiting = []
-      let failure: unknown
-      try {
-        await count(all.map(({ quantity }) => quantity).reduce(addQuantities), all.length)
-      } catch (error) {
-        failure = error
-      }
-      for (const { settle } of all) settle(failure)
-      if (open && open.batch.count >= flushAt) await take()
+    if (waiting.length === 0) return
+    const all = waiting
+    waiting = []
+    let failure: unknown
+    try {
+      await count(all.map(({ quantity }) => quantity).reduce(addQuantities), all.length)
+    } catch (error) {
+      failure = error
     }
+    for (const { settle } of all) settle(failure)
+    if (open && open.batch.count >= flushAt) await take()
   }
 
   const take = async (): Promise<void> => {
@@ -263,8 +313,9 @@ function durableMeter(
     open = undefined
     const nowMs = runtime.nowMs()
     const due = collected(entry, entry, nowMs, nowMs)
+    const kept = await keep(due, () => store.replace(due))
     // If not, it is being sent already.
-    if (await guarded(context, 'begin', () => store.replace(due))) await report(billing, batch)
+    if (kept && joinable(batch, kept, nowMs)) await report(billing, batch)
   }
 
   const inOrder = ordered()
@@ -274,10 +325,10 @@ function durableMeter(
       await take()
     })
   const flushQuietly = quietly(flush)
-  context.lastWork.add(flushQuietly)
+  const refuseIfEnded = endsWith(context, flushQuietly)
   return {
     async add(quantity = 1) {
-      refuseIfClosed(context)
+      refuseIfEnded()
       const read = readQuantity(quantity, 'quantity')
       await new Promise<void>((resolve, reject) => {
         const settle = (error?: unknown): void => (error === undefined ? resolve() : reject(error))
@@ -294,8 +345,20 @@ async function report(billing: BillingClient, { operationId, params }: Batch): P
   await billing.recordUsage(params, { operationId, background: true })
 }
 
-function refuseIfClosed(context: Context): void {
-  if (context.closing.aborted) throw new ClientClosedError('The client was closed; nothing was counted.')
+/**
+ * A meter ends as soon as its client begins to close: what came after its last batch would be in none.
+ *
+ * @returns throws if it has ended
+ */
+function endsWith(context: Context, lastFlush: () => Promise<void>): () => void {
+  let hasEnded = false
+  context.lastWork.add(async () => {
+    hasEnded = true
+    await lastFlush()
+  })
+  return () => {
+    if (hasEnded || context.closing.aborted) throw new ClientClosedError('The client was closed; nothing was counted.')
+  }
 }
 
 /** One after the other, in the order they came. */
@@ -309,13 +372,9 @@ function ordered(): (action: () => Promise<void>) => Promise<void> {
 }
 
 /** For where nobody listens: an event has told what went wrong with the journal. */
-function quietly(action: () => Promise<void>, orElse: () => void = () => {}): () => Promise<void> {
+function quietly(action: () => Promise<void>): () => Promise<void> {
   return async () => {
-    try {
-      await action()
-    } catch {
-      orElse()
-    }
+    await action().catch(() => {})
   }
 }
 

@@ -101,6 +101,71 @@ describe.each([false, true])('a meter, durable: %s', (durable) => {
     stop()
   })
 
+  test('what is counted while the client is being closed is refused or reported', async () => {
+    const journal = journalWith(forgetfulJournal(), async (call, run) => {
+      if (call.method === 'insert') await new Promise((resolve) => setTimeout(resolve, 1000))
+      return await run()
+    })
+    const { billing, another, receiver } = setUp({ journal })
+    const idle = meterOf(billing, { id: 'idle' })
+    const busy = meterOf(billing, { id: 'busy' })
+    const busyCount = busy.add(3)
+    await pass(0)
+    const closed = billing.close()
+    await pass(500)
+    const idleCount = idle.add(4).then(
+      () => 4,
+      () => 0,
+    )
+    await settled(closed)
+    await busyCount
+    const counted = 3 + (await idleCount)
+    const stop = another().start()
+    await pass(60_000)
+    expect(quantitiesOf(receiver).reduce<number>((sum, one) => sum + Number(one), 0)).toBe(counted)
+    stop()
+  })
+
+  test('what was given as metadata may change: batches carry what it was', async () => {
+    const { billing, receiver } = setUp()
+    const metadata = { region: 'eu' }
+    const exports = meterOf(billing, { metadata })
+    await exports.add(1)
+    metadata.region = 'us'
+    await exports.add(2)
+    await exports.flush()
+    await pass(1000)
+    expect(receiver.ledger.effects.map(({ params }) => params)).toEqual([
+      { meter: 'exports', quantity: 3, customer: 'cus_1', metadata: { region: 'eu' } },
+    ])
+  })
+
+  test('a flush ends, however much is counted meanwhile', async () => {
+    const journal = journalWith(forgetfulJournal(), async (call, run) => {
+      if (call.method === 'insert' || call.method === 'replace') await new Promise((resolve) => setTimeout(resolve, 10))
+      return await run()
+    })
+    const { billing, receiver } = setUp({ journal })
+    const exports = meterOf(billing, { flushEveryMs: 60_000 })
+    let counted = 0
+    const count = (): void => {
+      counted += 1
+      void exports.add(1)
+    }
+    count()
+    const counting = setInterval(count, 3)
+    let hasEnded = false
+    void exports.flush().then(() => {
+      hasEnded = true
+    })
+    await pass(500)
+    clearInterval(counting)
+    expect(hasEnded).toBe(true)
+    await pass(180_000)
+    expect(quantitiesOf(receiver).reduce<number>((sum, one) => sum + Number(one), 0)).toBe(counted)
+    expect(receiver.ledger.effects.length).toBeLessThanOrEqual(3)
+  })
+
   test('wrong quantities and options are refused, and nothing is counted', async () => {
     const { billing, receiver } = setUp()
     const exports = meterOf(billing)
@@ -149,6 +214,34 @@ describe('in memory', () => {
     receiver.faults.clear()
     await pass(120_000)
     expect(quantitiesOf(receiver)).toEqual([1, 2, 4])
+  })
+
+  test('a batch that a flush could not write down is tried again by itself, also if nothing more is counted', async () => {
+    let isFailing = true
+    const journal = journalWith(forgetfulJournal(), (call, run) =>
+      isFailing && call.method === 'insert' ? Promise.reject(broken()) : run(),
+    )
+    const { billing, receiver } = setUp({ journal })
+    const exports = meter(billing, 'exports', { flushEveryMs: 1000 })
+    exports.add(3)
+    await expect(settled(exports.flush())).rejects.toBeInstanceOf(JournalUnavailableError)
+    isFailing = false
+    await pass(10_000)
+    expect(quantitiesOf(receiver)).toEqual([3])
+  })
+
+  test('while a journal fails, a flush waits for one try and not for one of each count', async () => {
+    const journal = journalWith(forgetfulJournal(), async (call, run) => {
+      if (call.method !== 'insert') return await run()
+      await new Promise((resolve) => setTimeout(resolve, 30_000))
+      throw broken()
+    })
+    const { billing } = setUp({ journal })
+    const exports = meter(billing, 'exports', { flushAt: 10 })
+    for (let time = 0; time < 500; time += 1) exports.add(1)
+    const beganAtMs = Date.now()
+    await expect(settled(exports.flush())).rejects.toBeInstanceOf(JournalUnavailableError)
+    expect(Date.now() - beganAtMs).toBeLessThanOrEqual(60_000)
   })
 })
 
@@ -248,6 +341,65 @@ describe('durable', () => {
     await settled(exports.flush())
     await pass(60_000)
     expect(quantitiesOf(receiver)).toEqual([5])
+  })
+
+  test.each(['is being sent', 'was canceled'])('counting nothing leaves a batch alone that %s', async (what) => {
+    const { billing, another, receiver } = setUp({ receiver: { latencyMs: 1000 } })
+    const exports = meter(billing, 'exports', { durable: true, flushEveryMs: 5000 })
+    await settled(exports.add(3))
+    const [view] = await viewsOf(billing)
+    const other = another()
+    if (what === 'was canceled') await settled(other.cancel({ key: view!.key }))
+    else {
+      // Its time came, and another process was faster.
+      vi.setSystemTime(Date.now() + 5000)
+      void other.resume()
+      await pass(100)
+      expect(await viewsOf(billing)).toMatchObject([{ state: 'sending' }])
+    }
+    await settled(exports.add(0))
+    await settled(exports.add('0.00'))
+    await settled(exports.add(5))
+    await settled(exports.flush())
+    await pass(120_000)
+    expect(quantitiesOf(receiver).filter((quantity) => quantity !== 0)).toEqual(what === 'was canceled' ? [5] : [3, 5])
+    expect(bodiesOf(receiver).size).toBe(receiver.ledger.effects.length)
+    if (what === 'was canceled') expect(await billing.find({ key: view!.key })).toMatchObject({ status: 'canceled' })
+  })
+
+  test('where the journal cannot be asked whether a count is in it, add throws, and nothing is counted twice', async () => {
+    let isFailing = false
+    const journal = journalWith(forgetfulJournal(), async (call, run) => {
+      if (isFailing && call.method === 'get') throw broken()
+      const result = await run()
+      // It tried again by itself, and found the version that its own first commit had left.
+      return isFailing && call.method === 'replace' ? false : result
+    })
+    const { billing, receiver } = setUp({ journal })
+    const stop = billing.start()
+    const exports = meter(billing, 'exports', { durable: true })
+    await settled(exports.add(1))
+    isFailing = true
+    await expect(settled(exports.add(2))).rejects.toBeInstanceOf(JournalUnavailableError)
+    isFailing = false
+    await settled(exports.add(4))
+    await pass(60_000)
+    expect(new Set(quantitiesOf(receiver))).toEqual(new Set([3, 4]))
+    expect(receiver.ledger.effects).toHaveLength(2)
+    stop()
+  })
+
+  test('a batch may not be open longer than half of the time its key may be sent', async () => {
+    const { billing, another } = setUp()
+    const halfMs = (23 * 3_600_000) / 2
+    for (const options of [{ durable: true }, { dated: true }] as const) {
+      expect(() => meter(billing, 'exports', { ...options, flushEveryMs: halfMs + 1 } as object)).toThrow(
+        'flushEveryMs',
+      )
+      meter(billing, 'exports', { ...options, flushEveryMs: halfMs } as object)
+      meter(another({ names: 'own' }), 'exports', { ...options, flushEveryMs: 86_400_000 } as object)
+    }
+    meter(billing, 'exports', { flushEveryMs: 86_400_000 })
   })
 
   test('a canceled batch is not sent, and the next count opens another', async () => {
