@@ -146,6 +146,11 @@ export class Events {
     return () => this.#listeners.delete(own)
   }
 
+  /** Nobody listens, so what an event would say need not be put together. */
+  get isIdle(): boolean {
+    return this.#listeners.size === 0
+  }
+
   emit(event: BillingEvent): void {
     for (const listener of this.#listeners) tell(listener, event)
   }

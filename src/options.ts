@@ -96,7 +96,10 @@ export interface BillingClientOptions {
   readonly maxBacklog?: number | undefined
   /** How long final entries are kept, for `prune`. */
   readonly retention?: RetentionOptions | undefined
-  /** In place of the runtime's `fetch`. It must not retry by itself. */
+  /**
+   * In place of the runtime's `fetch`. It is handed the address as text and everything else in its second parameter, the body
+   * as text too. It must not retry by itself.
+   */
   readonly fetch?: typeof fetch | undefined
 }
 

@@ -116,6 +116,7 @@ export function reasonOf(entry: JournalEntry): { reason?: StateReason } {
 
 /** Tells observers what changed between two versions of an entry, both durable. */
 export function emitChange(context: Context, before: JournalEntry | undefined, after: JournalEntry): void {
+  if (context.events.isIdle) return
   if (before?.state !== after.state) {
     context.events.emit({
       type: 'state',

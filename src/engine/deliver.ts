@@ -356,6 +356,7 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
 
   /** Field by field, so that nothing else that is known of a reply gets out. */
   const emitEnded = (number: number, { status, markedReplay }: ReplyFacts, durationMs: number): void => {
+    if (context.events.isIdle) return
     const ended = entry.attempts.find((one) => one.number === number)
     context.events.emit({
       type: 'attempt-ended',
@@ -374,7 +375,7 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
   /** At once when the loop is over, so that the next caller starts afresh instead of joining what has ended. */
   const leave = (): void => {
     if (context.deliveries.get(first.key) === delivery) context.deliveries.delete(first.key)
-    if (attemptsTold === 0) return
+    if (attemptsTold === 0 || context.events.isIdle) return
     const { state } = entry
     context.events.emit({
       type: 'delivery-ended',

@@ -50,28 +50,32 @@ export async function send(exchange: Exchange, runtime: Runtime): Promise<Reply 
   const giveBack =
     exchange.mayOutlive && runtime.isPage() && request.body !== null ? takeShare(request.body) : undefined
   const controller = new AbortController()
+  const init: RequestInit = {
+    method: request.method,
+    body: request.body,
+    headers: headersOf(exchange),
+    // A redirect may lead the write anywhere; it is never followed.
+    redirect: 'manual',
+    cache: 'no-store',
+    signal: controller.signal,
+  }
+  if (giveBack) init.keepalive = true
   let hasBegun = false
-  const guardedFetch: typeof fetch = (input, init) => {
+  // The text goes to the fetch and not to ky, whose Request would hold it as a stream, which Node pipes through another (that
+  // took a third of a call), and whose signal would be one more. Firefox (153) does not heed keepalive in a Request either.
+  const guardedFetch = (): Promise<Response> => {
     if (!exchange.mayLeave()) throw new Error('not sent')
     hasBegun = true
-    // The signal goes to the fetch and not to ky, which would make two more of it, and a third for the request. And keepalive
-    // beside ky's Request, since Firefox (153) does not heed what a Request says of it.
-    const { signal } = controller
-    return runtime.fetch(input, giveBack ? { ...init, signal, keepalive: true } : { ...init, signal })
+    return runtime.fetch(exchange.url, init)
   }
   const exchanged = (async (): Promise<Reply> => {
     const response = await ky(exchange.url, {
       method: request.method,
-      body: request.body,
-      headers: headersOf(exchange),
       // ky would retry what the journal does not see, and such a retry could outlive the key: so none, and no timeout of its
       // own either, since it would not cover the body.
       retry: 0,
       timeout: false,
       throwHttpErrors: false,
-      // A redirect may lead the write anywhere; it is never followed.
-      redirect: 'manual',
-      cache: 'no-store',
       fetch: guardedFetch,
     })
     return await readReply(response, runtime)

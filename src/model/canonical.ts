@@ -110,7 +110,7 @@ export function canonicalText(value: JsonValue): string {
 
 /** Digests of short values that come again and again, such as a meter, a currency or a customer. */
 const digests = new Map<string, string>()
-const MAX_DIGESTS = 512
+const MAX_DIGESTS = 4096
 const MAX_DIGESTED_LENGTH = 64
 
 /** A digest of a value's canonical text. */

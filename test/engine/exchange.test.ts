@@ -45,9 +45,9 @@ describe('in virtual time', () => {
     let calls = 0
     const { billing } = setUp({
       client: {
-        fetch: (async (input: Request) => {
+        fetch: (async (input: string, init: RequestInit) => {
           calls += 1
-          const response = await receiver.fetch(input)
+          const response = await receiver.fetch(input, init)
           // The receiver has done it, and the reply is lost.
           if (calls === 1) throw thrown
           return response
@@ -111,6 +111,23 @@ describe('in virtual time', () => {
       'idempotency-key': outcome.key,
       'x-trace': 't-1',
     })
+  })
+
+  test('a fetch of the user’s is handed the address and the body as texts, the same at every attempt', async () => {
+    const receiver = createReceiver({ faults: [status(503, { attempt: 1 })] })
+    const handed: unknown[] = []
+    const { billing } = setUp({
+      client: {
+        fetch: (input, init) => {
+          handed.push([input, init?.method, init?.body])
+          return receiver.fetch(input, init)
+        },
+      },
+    })
+    expect(await settled(billing.charge(coffee, order))).toMatchObject({ status: 'succeeded', attempts: 2 })
+    const [request] = receiver.ledger.requests
+    expect(handed[0]).toEqual(['https://billing.test/v1/charges', 'POST', request?.body])
+    expect(handed[1]).toEqual(handed[0])
   })
 
   test('a base address with a path keeps it', async () => {

@@ -359,9 +359,9 @@ test('G21: a page whose every attempt fails at once, online, ends in bounds with
     const keys: (string | null)[] = []
     const { billing } = setUp({
       client: {
-        fetch: (async (input: Request) => {
+        fetch: (async (input: string, init: RequestInit) => {
           fetches += 1
-          keys.push(input.headers.get('idempotency-key'))
+          keys.push(new Request(input, init).headers.get('idempotency-key'))
           await new Promise((resolve) => setTimeout(resolve, 3))
           throw new TypeError('Failed to fetch')
         }) as typeof fetch,

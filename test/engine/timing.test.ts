@@ -203,9 +203,9 @@ describe('budgets', () => {
     const deaf = setUp({
       client: {
         retry: { attemptTimeoutMs: 500, maxAttempts: 2 },
-        fetch: ((input: Request) => {
+        fetch: ((input: string, init: RequestInit) => {
           calls += 1
-          return calls === 1 ? new Promise<Response>(() => {}) : receiver.fetch(new Request(input, { signal: null }))
+          return calls === 1 ? new Promise<Response>(() => {}) : receiver.fetch(input, { ...init, signal: null })
         }) as typeof fetch,
       },
     })

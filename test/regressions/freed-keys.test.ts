@@ -19,11 +19,7 @@ function withLateFirst(lateMs: number) {
   const lateFetch = ((input: Request | URL | string, init?: RequestInit) => {
     count += 1
     if (count > 1) return receiver.fetch(input, init)
-    const copy = (input as Request).clone()
-    setTimeout(
-      () => void copy.text().then((body) => receiver.fetch(copy.url, { method: 'POST', headers: copy.headers, body })),
-      lateMs,
-    )
+    setTimeout(() => void receiver.fetch(input, { ...init, signal: null }), lateMs)
     return new Promise<Response>(() => {})
   }) as typeof fetch
   return { receiver, lateFetch }
