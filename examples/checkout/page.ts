@@ -33,6 +33,8 @@ export function setUpPage(order: Order, card: string | null, handlers: Handlers)
   byId('main', HTMLElement).dataset['ready'] = 'true'
   form.addEventListener('submit', (event) => {
     event.preventDefault()
+    // Safari gives the focus to no button that is clicked.
+    if (document.activeElement === document.body) pay.focus({ preventScroll: true })
     handlers.pay(chosenCard())
   })
   actions.cancel.addEventListener('click', handlers.cancel)
@@ -64,8 +66,14 @@ export function showView(view: View, confirmAt: string | undefined): void {
   if (view.action === undefined && cover.contains(document.activeElement)) pay.focus()
   cards.disabled = !view.pay.can
   showCover(view, confirmAt)
+  if (!isOther || document.activeElement !== pay) return
   // On a phone the words are below the button that was pressed, and perhaps below the edge.
-  if (isOther && document.activeElement === pay) status.scrollIntoView({ block: 'nearest' })
+  status.scrollIntoView({ block: 'nearest' })
+  // What can be done now lies before the button, which does nothing: whoever goes on from there would miss it. The whole
+  // cover and not its button, so that it is read out first, and a second Enter that was meant for «Pay» presses nothing.
+  if (view.action === undefined) return
+  cover.focus({ preventScroll: true })
+  cover.scrollIntoView({ block: 'nearest' })
 }
 
 /** What lies on the cards while there is nothing to choose. */

@@ -68,7 +68,7 @@ export const WORDS = {
   'deferred-offline': {
     tone: 'wait',
     title: 'Not paid yet',
-    text: 'You are offline. We pay as soon as you are back{until}.',
+    text: 'You are offline. We will try again by ourselves{until}.',
   },
   stopped: {
     tone: 'calm',

@@ -63,6 +63,11 @@ function views(): (string | undefined)[] {
   )
 }
 
+/** Runs in the page: what has the focus in the tab. */
+function focused(): string | undefined {
+  return document.querySelector('iframe')?.contentDocument?.activeElement?.id
+}
+
 /** Runs in the page. */
 function reloadTab(): void {
   document.querySelector('iframe')?.contentWindow?.location.reload()
@@ -108,6 +113,20 @@ describe.each(engines)('%s', (engine) => {
     await expectView(browser, 'succeeded')
     expect(new Set(seenOf(address).requests.map(({ body }) => body)).size).toBe(1)
     expect(seenOf(address).keys.size).toBe(1)
+    expect(seenOf(address).effects).toHaveLength(1)
+  })
+
+  test('when the bank asks, the focus is there and not on a button that does nothing, and after a reload nowhere', async () => {
+    await using browser = await openAtShop(engine)
+    const address = await browser.run(openTab, null)
+    await browser.run(pressPay, 'pm_requires_action')
+    await expectView(browser, 'requires-action')
+    // With the words, in one task.
+    expect(await browser.run(focused)).toBe('cover')
+    await browser.run(reloadTab)
+    await expect.poll(() => browser.run(focused), { timeout: 30_000 }).toBe('')
+    await expectView(browser, 'requires-action')
+    expect(await browser.run(focused)).toBe('')
     expect(seenOf(address).effects).toHaveLength(1)
   })
 

@@ -48,9 +48,12 @@ describe.skipIf(!hasChromium)('the checkout page, used and looked at', { timeout
     // Enter in the form pays; the card that had the focus cannot be chosen any more.
     await page.keyboard.press('Enter')
     await says(page, 'requires-action')
-    expect(await focus()).toBe('pay')
+    // The focus is where the bank asks, named by the words of the state, and an Enter too many does nothing there.
+    expect(await focus()).toBe('cover')
     expect(await outline()).toContain('solid')
-    await page.keyboard.press('Shift+Tab')
+    expect(await page.getByRole('group', { name: WORDS['requires-action'].title }).getAttribute('id')).toBe('cover')
+    await page.keyboard.press('Enter')
+    await page.keyboard.press('Tab')
     expect(await focus()).toBe('confirm')
     await page.keyboard.press('Enter')
     await page.getByRole('heading', { name: 'Confirm this payment' }).waitFor()
