@@ -53,6 +53,8 @@ export function setUpAccountSheet(onChange: () => Promise<void>): AccountSheet {
     await how()
     tellOthers()
     await onChange()
+    // What was pressed is not there any more, and a keyboard would be left nowhere.
+    byId('main', HTMLElement).focus({ preventScroll: true })
   }
 
   const showInstall = (): void => {

@@ -102,6 +102,8 @@ export function setUpComposer(actions: ComposerActions): Composer {
         (visit) => {
           recorded = visit
           say()
+          // Before it is seen: the card still holds the visit before, and its button would withdraw that one.
+          if (latest) showDone(latest)
           toggle()
           next.focus()
           navigator.vibrate?.(12)

@@ -87,27 +87,23 @@ function itemOf({ visit }: VisitView, actions: VisitActions): Item {
   const facts = element('p', { class: 'facts' })
   const withdraw = element('button', { type: 'button', class: 'quiet' }, 'Withdraw')
   const again = element('button', { type: 'button', class: 'quiet' }, 'Send again')
+  const summary = element(
+    'summary',
+    {},
+    badge,
+    element(
+      'span',
+      { class: 'what' },
+      element('span', { class: 'site' }, visit.site),
+      element('span', { class: 'minutes' }, minutesText(visit.minutes)),
+      element('span', { class: 'when' }, `${timeText(visit.endedAtMs)} · `, words),
+    ),
+    icon('chevron'),
+  )
   const node = element(
     'li',
     {},
-    element(
-      'details',
-      { name: 'visit' },
-      element(
-        'summary',
-        {},
-        badge,
-        element(
-          'span',
-          { class: 'what' },
-          element('span', { class: 'site' }, visit.site),
-          element('span', { class: 'minutes' }, minutesText(visit.minutes)),
-          element('span', { class: 'when' }, `${timeText(visit.endedAtMs)} · `, words),
-        ),
-        icon('chevron'),
-      ),
-      element('div', { class: 'more' }, more, facts, withdraw, again),
-    ),
+    element('details', { name: 'visit' }, summary, element('div', { class: 'more' }, more, facts, withdraw, again)),
   )
   let shown: VisitView | undefined
   withdraw.addEventListener('click', () => shown && actions.withdraw(shown))
@@ -127,8 +123,11 @@ function itemOf({ visit }: VisitView, actions: VisitActions): Item {
         facts,
         `Visit ${visit.number} of this phone${tries > 0 ? ` · ${tries} ${tries === 1 ? 'try' : 'tries'}` : ''}`,
       )
+      const pressed = [withdraw, again].find((button) => button === document.activeElement)
       withdraw.hidden = now.canWithdraw !== true
       again.hidden = now.canSendAgain !== true
+      // A keyboard that was on it would be left nowhere.
+      if (pressed?.hidden) summary.focus()
     },
   }
 }

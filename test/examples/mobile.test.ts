@@ -213,6 +213,19 @@ describe.skipIf(found === undefined)('the mobile app', { timeout: 90_000 }, () =
     expect(effects().map(({ params }) => params['customer'])).toEqual(['linden-court'])
   })
 
+  test('after the second visit offline the card is about that one, and withdraws that one', async () => {
+    await signIn()
+    await context.setOffline(true)
+    await record('Harbour Mill', 45)
+    await record('Linden Court', 20)
+    expect(await page.locator('#done-what').textContent()).toBe('Linden Court, 20 min')
+    await page.locator('#done-withdraw').click()
+    await eventually(words).toEqual(['Withdrawn', 'Saved on this phone'])
+    await context.setOffline(false)
+    await eventually(words).toEqual(['Withdrawn', 'Recorded'])
+    expect(effects().map(({ params }) => params['customer'])).toEqual(['harbour-mill'])
+  })
+
   test('two accounts on one phone: what one recorded is not sent with the login of the other', async () => {
     await signIn('Maren')
     await context.setOffline(true)
@@ -389,8 +402,11 @@ describe.skipIf(found === undefined)('the mobile app', { timeout: 90_000 }, () =
       }
       throw new Error(`No way to ${name.source}`)
     }
+    const focus = () => page.evaluate(() => document.activeElement?.id || document.activeElement?.tagName)
     await tabTo(/Maren/)
     await page.keyboard.press('Enter')
+    // What had the focus is hidden now; the focus is at the beginning of what there is instead.
+    await eventually(focus).toBe('main')
     await button(/^Record /).waitFor()
     await tabTo(/Harbour Mill/)
     await page.keyboard.press('ArrowDown')
@@ -404,6 +420,21 @@ describe.skipIf(found === undefined)('the mobile app', { timeout: 90_000 }, () =
     await page.keyboard.press('Enter')
     await page.getByText('Visit 1 of this phone · 1 try').waitFor()
     expect(effects().map(({ params }) => params['customer'])).toEqual(['linden-court'])
+
+    // A button that goes when it was pressed leaves the focus on its visit, and one that signs out at the beginning.
+    await context.setOffline(true)
+    await button('Next visit').click()
+    await button(/^Record /).click()
+    await tabTo(/Saved on this phone/)
+    await page.keyboard.press('Enter')
+    await tabTo(/^Withdraw$/)
+    await page.keyboard.press('Enter')
+    await eventually(words).toEqual(['Withdrawn', 'Recorded'])
+    expect(await focus()).toBe('SUMMARY')
+    await button(/Maren/).click()
+    await tabTo(/Sign out/)
+    await page.keyboard.press('Enter')
+    await eventually(focus).toBe('main')
   })
 
   test('minutes that are none are not recorded, and the page says what is wrong', async () => {
