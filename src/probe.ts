@@ -52,7 +52,10 @@ interface Question {
   readonly origin: string
   readonly headers: readonly string[]
 }
-type Findings = Pick<ProbeReport, 'reachable' | 'originAllowed' | 'headersAllowed' | 'headersExposed'>
+interface Findings extends Pick<ProbeReport, 'reachable' | 'originAllowed' | 'headersAllowed' | 'headersExposed'> {
+  /** Whether the preflight was answered with a redirect, as far as that can be seen. */
+  readonly isRedirected?: boolean
+}
 
 /** Timers hold no more than this. */
 const MAX_TIMER_MS = 2 ** 31 - 1
@@ -74,18 +77,19 @@ const READ = ['Date', 'Retry-After', 'Idempotent-Replayed'] as const
 export async function probeReceiver(options: ProbeOptions): Promise<ProbeReport> {
   const { question, isPage } = readProbe(options)
   const crossOrigin = question.origin !== '' && new URL(question.url).origin !== question.origin
-  const findings = await (isPage ? inPage(question) : outside(question, crossOrigin))
-  if (!findings.reachable)
-    return {
-      ok: false,
-      crossOrigin,
-      ...findings,
-      advice: ['Nothing answered at this address: check baseUrl and network.'],
-    }
-  if (!crossOrigin) return { ok: true, crossOrigin, ...findings, advice: [] }
-  const advice = adviceOf(question, findings)
+  const { isRedirected = false, ...findings } = await (isPage ? inPage(question) : outside(question, crossOrigin))
+  const advice = isMixed(question)
+    ? [`Pages of ${question.origin} may not ask an address without https: give baseUrl one with https.`]
+    : !findings.reachable
+      ? [`Nothing answered at this address: check baseUrl and network${isPage ? WHAT_ELSE_STOPS_A_PAGE : ''}.`]
+      : crossOrigin
+        ? adviceOf(question, findings, isRedirected)
+        : []
   return { ok: advice.length === 0, crossOrigin, ...findings, advice }
 }
+
+/** To a page this looks as if nobody were there. */
+const WHAT_ELSE_STOPS_A_PAGE = ', and whether the Content-Security-Policy of this page lets it ask there (connect-src)'
 
 function readProbe(options: ProbeOptions): { question: Question; isPage: boolean } {
   const {
@@ -145,6 +149,7 @@ async function inPage(question: Question): Promise<Findings> {
   const exposed = READ.map((name) => [name, reply?.headers.has(name) ? 'yes' : name === 'Date' ? 'no' : 'unknown'])
   return {
     reachable: true,
+    isRedirected: !all && isRedirect(plain),
     originAllowed: 'yes',
     headersAllowed: Object.fromEntries(await Promise.all(question.headers.map(allowed))),
     headersExposed: Object.fromEntries(exposed) as Findings['headersExposed'],
@@ -174,6 +179,7 @@ async function outside(question: Question, crossOrigin: boolean): Promise<Findin
   const passes = preflight !== undefined && preflight.ok && lets(preflight)
   return {
     reachable: true,
+    isRedirected: isRedirect(preflight),
     originAllowed: passes && lets(reply) ? 'yes' : 'no',
     headersAllowed: Object.fromEntries(headers.map((name) => [name, passes && isAllowed(name) ? 'yes' : 'no'])),
     headersExposed: Object.fromEntries(
@@ -208,6 +214,18 @@ async function ask({ fetch: fetching, timeoutMs, url }: Question, init: RequestI
   }
 }
 
+/** A page is shown of a redirect only that it is one. */
+function isRedirect(reply: Response | undefined): boolean {
+  return reply !== undefined && (reply.type === 'opaqueredirect' || (reply.status >= 300 && reply.status < 400))
+}
+
+/** Browsers let no page with https ask an address without, other than this machine (Mixed Content, W3C). */
+function isMixed({ origin, url }: Question): boolean {
+  const { hostname, protocol } = new URL(url)
+  const isLoopback = /^(127\.[\d.]+|\[::1\]|(.+\.)?localhost)$/.test(hostname)
+  return origin.startsWith('https:') && protocol === 'http:' && !isLoopback
+}
+
 function nothingFound({ headers }: Question, reachable: boolean): Findings {
   return {
     reachable,
@@ -217,18 +235,29 @@ function nothingFound({ headers }: Question, reachable: boolean): Findings {
   }
 }
 
-function adviceOf({ origin }: Question, { originAllowed, headersAllowed, headersExposed }: Findings): string[] {
+function adviceOf({ headers, origin }: Question, findings: Findings, isRedirected: boolean): string[] {
+  const { originAllowed, headersAllowed, headersExposed } = findings
   const no = (answers: Readonly<Record<string, ProbeAnswer>>): string =>
     Object.keys(answers)
       .filter((name) => answers[name] === 'no')
       .join(', ')
+  if (isRedirected)
+    return [
+      'The preflight is answered with a redirect, which no browser follows: give baseUrl the address it leads to.',
+    ]
   if (originAllowed === 'no')
     return [
       `Pages of ${origin} may not send or not read the reply: answer requests and preflights (OPTIONS, with a 2xx) with Access-Control-Allow-Origin: ${origin}`,
     ]
   const advice: string[] = []
+  // All of them means rather that there is no preflight: a page sees no difference.
+  const isNoneAllowed = headers.length > 1 && headers.every((name) => headersAllowed[name] === 'no')
   if (no(headersAllowed))
-    advice.push(`The preflight refuses headers: add to Access-Control-Allow-Headers: ${no(headersAllowed)}`)
+    advice.push(
+      isNoneAllowed
+        ? `No preflight passes: answer OPTIONS with a 2xx, Access-Control-Allow-Origin: ${origin} and Access-Control-Allow-Headers: ${no(headersAllowed)}`
+        : `The preflight refuses headers: add to Access-Control-Allow-Headers: ${no(headersAllowed)}`,
+    )
   if (no(headersExposed))
     advice.push(`Pages cannot read headers of replies: add to Access-Control-Expose-Headers: ${no(headersExposed)}`)
   return advice

@@ -84,6 +84,32 @@ test('a preflight that is answered with an error allows nothing', async () => {
   expect(report).toMatchObject({ ok: false, originAllowed: 'no' })
 })
 
+test('a preflight that is answered with a redirect is told as that, whatever its headers say', async () => {
+  const report = await answering((request, response) => {
+    response.writeHead(request.method === 'OPTIONS' ? 308 : 200, {
+      location: 'https://api.example/v1/charges',
+      'access-control-allow-origin': '*',
+      'access-control-allow-headers': 'authorization, content-type, idempotency-key',
+      'access-control-expose-headers': 'date, retry-after, idempotent-replayed',
+    })
+    response.end()
+  })
+  expect(report).toMatchObject({ ok: false, originAllowed: 'no', advice: [expect.stringContaining('redirect')] })
+})
+
+test('an address without https is none for a page with it, other than this machine', async () => {
+  const asking = (baseUrl: string, of = origin) =>
+    probeReceiver({ baseUrl, origin: of, fetch: () => Promise.resolve(new Response()) })
+  expect(await asking('http://api.example')).toMatchObject({
+    ok: false,
+    advice: [expect.stringContaining('without https')],
+  })
+  for (const loopback of ['http://127.0.0.1:8080', 'http://[::1]', 'http://localhost', 'http://api.localhost']) {
+    expect((await asking(loopback)).advice.join(' ')).not.toContain('without https')
+  }
+  expect((await asking('http://api.example', 'http://shop.example')).advice.join(' ')).not.toContain('without https')
+})
+
 test('the preflight is asked as a browser asks it, and nothing but GET and OPTIONS is sent', async () => {
   const seen: unknown[] = []
   await answering(

@@ -1,4 +1,7 @@
 /** What pages of another origin find out about a receiver, in real browsers with real preflights. */
+import { createServer } from 'node:http'
+import type { RequestListener } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { createReceiver } from 'billonce/testing'
 import { startServer } from 'billonce/testing/server'
 import type { CorsOptions } from 'billonce/testing/server'
@@ -50,9 +53,36 @@ describe.each(engines)('%s', (engine) => {
     expect(await asked({ exposeHeaders: [] })).toMatchObject({ ok: false, headersExposed: { Date: 'no' } })
     expect(await asked(false)).toMatchObject({ ok: false, reachable: true, originAllowed: 'no' })
     expect(await asked({ origin: 'https://other.example' })).toMatchObject({ ok: false, originAllowed: 'no' })
-    expect(await browser.run(probe, 'http://127.0.0.1:1')).toMatchObject({ ok: false, reachable: false })
+    expect(await browser.run(probe, 'http://127.0.0.1:1')).toMatchObject({
+      ok: false,
+      reachable: false,
+      advice: [expect.stringContaining('connect-src')],
+    })
     expect(await browser.run(probe, browser.origin)).toMatchObject({ ok: true, crossOrigin: false })
     expect(receiver.ledger.effects).toEqual([])
+  })
+
+  test('a page is told when it is the preflight itself that is missing or redirected', async () => {
+    await using browser = await openRealBrowser(engine)
+    const asked = async (listener: RequestListener) => {
+      const server = createServer((request, response) => {
+        response.setHeader('access-control-allow-origin', '*')
+        response.setHeader('access-control-expose-headers', 'date, retry-after, idempotent-replayed')
+        listener(request, response)
+      })
+      await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+      try {
+        return await browser.run(probe, `http://127.0.0.1:${(server.address() as AddressInfo).port}`)
+      } finally {
+        server.closeAllConnections()
+        server.close()
+      }
+    }
+    // A login that is asked of preflights too, which carry none.
+    const none = await asked((request, response) => response.writeHead(request.method === 'OPTIONS' ? 401 : 404).end())
+    expect(none).toMatchObject({ ok: false, originAllowed: 'yes', advice: [expect.stringContaining('OPTIONS')] })
+    const elsewhere = await asked((_, response) => response.writeHead(308, { location: '/elsewhere' }).end())
+    expect(elsewhere).toMatchObject({ ok: false, reachable: true, advice: [expect.stringContaining('redirect')] })
   })
 
   test('G21: a charge whose key header the preflight refuses is not done, stays open, and says where to look', async () => {
