@@ -69,6 +69,8 @@ interface Measured {
   /** The part of the operations born in the outage that was given up. */
   readonly lost: number
   readonly inOutage: number
+  /** Requests in each second after the outage, to capacity. */
+  readonly load: readonly number[]
 }
 
 /** A binary heap of things to do, in order of time, then of asking. */
@@ -254,13 +256,15 @@ function simulate(scenario: Scenario, policy: Policy, seed: number): Measured {
     // In step with the scenario alone.
     if (perSecond === 0 && openOfOutage === 0) break
   }
+  const load = Array.from(arrivals, (count) => (count ?? 0) / capacity)
   return {
-    peak: Math.max(0, ...Array.from(arrivals, (count) => count ?? 0)) / capacity,
+    peak: Math.max(0, ...load),
     good: servedInFirstMinute / (capacity * 60),
     drainS: openOfOutage === 0 ? (lastOfOutageMs - DOWN_MS) / 1000 : Infinity,
     perOperation: requests / Math.max(1, perSecond === 0 ? born : served),
     lost: lost / ofOutage,
     inOutage,
+    load,
   }
 }
 
@@ -368,7 +372,7 @@ const POLICIES: readonly { readonly name: string; readonly policy: Policy }[] = 
 ]
 
 /** The worst of the seeds. */
-const worst = (of: readonly Measured[], name: keyof Measured): number => {
+const worst = (of: readonly Measured[], name: Exclude<keyof Measured, 'load'>): number => {
   const values = of.map((one) => one[name])
   return name === 'good' ? Math.min(...values) : Math.max(...values)
 }
@@ -387,7 +391,7 @@ progress()
 
 const never = (seconds: number): string => (Number.isFinite(seconds) ? `${seconds.toFixed(0)} s` : 'never')
 const percent = (part: number): string => `${(100 * part).toFixed(part > 0 && part < 0.1 ? 1 : 0)} %`
-const ofOurs = (scenario: Scenario['name'], name: keyof Measured): number =>
+const ofOurs = (scenario: Scenario['name'], name: Exclude<keyof Measured, 'load'>): number =>
   worst(results[0]?.scenarios.find((one) => one.scenario === scenario)?.seeds ?? [], name)
 
 report({

@@ -5,6 +5,9 @@ import { mkdirSync, writeFileSync } from 'node:fs'
 import { availableParallelism, cpus } from 'node:os'
 import { join } from 'node:path'
 
+/** Where the results are, a file for each bench. */
+export const RESULTS: string = join(import.meta.dirname, '../test-results/bench')
+
 export type Cell = string | number
 
 export interface Table {
@@ -41,9 +44,7 @@ export interface Report {
 export function report({ name, tables, goals = [], details }: Report): boolean {
   for (const table of tables) console.log(`\n${textOf(table)}`)
   if (goals.length > 0) console.log(`\n${textOf(tableOf(goals))}`)
-  const folder = join(import.meta.dirname, '../test-results/bench')
-  const file = join(folder, `${name}.json`)
-  mkdirSync(folder, { recursive: true })
+  mkdirSync(RESULTS, { recursive: true })
   const [cpu] = cpus()
   const machine = {
     node: process.version,
@@ -54,7 +55,7 @@ export function report({ name, tables, goals = [], details }: Report): boolean {
   const judged = goals.map((goal) => ({ ...goal, isMet: isMet(goal) }))
   const measuredAt = new Date().toISOString()
   writeFileSync(
-    file,
+    join(RESULTS, `${name}.json`),
     `${JSON.stringify({ name, measuredAt, machine, goals: judged, tables, details }, undefined, 2)}\n`,
   )
   console.log(`\nWritten to test-results/bench/${name}.json`)
