@@ -76,8 +76,9 @@ export interface Operation<P extends object, R extends Receipt, V extends string
  *
  * The state belongs to the client and the name, not to the component: all components that name the same operation see the
  * same, and one that is mounted later sees the call that is under way, or what it came to. After a reload it is what the
- * journal holds. It follows the events of the client; what other tabs do is read from the journal when the page is shown
- * again, and every 2 s while the outcome is open (queued, deferred, accepted, unknown) and the page is visible.
+ * journal holds. It follows the events of the client, and what other windows with these hooks say; what else is at work on the
+ * journal is seen when the page is shown again, and within 2 s while the outcome is open (queued, deferred, accepted, unknown)
+ * and the page is visible.
  *
  * Mounting sends nothing; `client.start()` delivers what an earlier visit left open.
  *
@@ -148,8 +149,8 @@ export interface OpenOperationsFilter {
  * The open operations of the client's scope and endpoint, oldest first, as the journal has them; and again whenever that
  * changes. Changes that come together are read together.
  *
- * What other tabs do is read when the page is shown again, and every 2 s while something is in the list and the page is
- * visible. Empty on a server. A final entry with a word against it is not open; ask `client.entries({ contradicted: true })`.
+ * What other windows with these hooks do is read when they say so; what else is at work on the journal when the page is shown
+ * again, and every 2 s while something is in the list and the page is visible. Empty on a server. A final entry with a word against it is not open; ask `client.entries({ contradicted: true })`.
  */
 export function useOpenOperations(client: BillingClient, filter: OpenOperationsFilter = {}): OpenOperationsState {
   const { kind, operationId, states = OPEN_STATES } = filter

@@ -2,9 +2,10 @@
  * What a page knows of the operations of its clients, apart from the components that show it: so it outlives them. A call
  * that a component began is here after the component has gone, and the next one that asks for the same operation finds it.
  *
- * The journal is the source. It is read when a component comes, when an event of the client says that something changed,
- * when the page is shown again, and now and then while something open is shown, since other tabs send no events. Nothing in
- * here starts or stops a delivery, and nothing is touched before a component is mounted or a call begins.
+ * The journal is the source. It is read when a component comes, when an event of the client says that something changed, when
+ * another window that shows operations says so, when the page is shown again, and now and then while something open is shown,
+ * since whatever else shares the journal tells nobody. Nothing in here starts or stops a delivery, and nothing is touched
+ * before a component is mounted or a call begins.
  */
 import type { BillingClient, EntriesFilter, EntryView } from '../api.ts'
 import { InvalidInputError } from '../errors.ts'
@@ -45,8 +46,10 @@ export interface Name {
 
 /** While something open is shown, the journal is read this often; not while the page is hidden. */
 const POLL_MS = 2_000
-/** A listing waits this long for more changes before it reads. */
+/** A listing waits this long for more changes before it reads, and so does what tells other windows of them. */
 const BURST_MS = 50
+/** By this the windows of an origin tell each other that a journal has changed; what has, each reads there. */
+const CHANNEL = 'billonce/react'
 /** Operations that no component shows are kept up to this number, the latest ones. */
 const KEPT = 200
 
@@ -351,20 +354,23 @@ export class PageOf {
   }
 
   #listen(): () => void {
-    const stop = this.client.subscribe((event) => {
-      if (!CHANGES.has(event.type) || !('key' in event) || event.key === undefined) return
-      for (const shown of this.#mounted) if (shown.concerns(event as ChangeEvent)) shown.refresh()
-    })
     const look = (): void => {
       this.changed()
       if (!isHidden()) for (const shown of this.#mounted) shown.refresh()
     }
     const page = typeof document === 'undefined' ? undefined : document
     const view = page?.defaultView
+    const windows = view ? new OtherWindows(view, look) : undefined
+    const stop = this.client.subscribe((event) => {
+      if (!CHANGES.has(event.type) || !('key' in event) || event.key === undefined) return
+      for (const shown of this.#mounted) if (shown.concerns(event as ChangeEvent)) shown.refresh()
+      if (event.type === 'state' || event.type === 'contradiction') windows?.tell()
+    })
     page?.addEventListener('visibilitychange', look)
     view?.addEventListener('pageshow', look)
     return () => {
       stop()
+      windows?.leave()
       page?.removeEventListener('visibilitychange', look)
       view?.removeEventListener('pageshow', look)
     }
@@ -380,6 +386,52 @@ export class PageOf {
       this.#operations.delete(text)
       tooMany -= 1
     }
+  }
+}
+
+/** The other windows of this origin, as long as this one shows something. None of them waits for the other. */
+class OtherWindows {
+  readonly #view: Window & typeof globalThis
+  readonly #onNews: () => void
+  #channel: BroadcastChannel | undefined
+  #telling: ReturnType<typeof setTimeout> | undefined
+
+  constructor(view: Window & typeof globalThis, onNews: () => void) {
+    this.#view = view
+    this.#onNews = onNews
+    this.#open()
+    view.addEventListener('pageshow', this.#open)
+    // Not every browser keeps a page with an open channel for the way back.
+    view.addEventListener('pagehide', this.#close)
+  }
+
+  /** Something has changed; what changes together is told together. */
+  tell(): void {
+    this.#telling ??= setTimeout(() => this.#post(), BURST_MS)
+  }
+
+  leave(): void {
+    this.#view.removeEventListener('pageshow', this.#open)
+    this.#view.removeEventListener('pagehide', this.#close)
+    this.#close()
+  }
+
+  readonly #open = (): void => {
+    if (this.#channel || typeof this.#view.BroadcastChannel !== 'function') return
+    this.#channel = new this.#view.BroadcastChannel(CHANNEL)
+    this.#channel.addEventListener('message', this.#onNews)
+  }
+
+  readonly #close = (): void => {
+    if (this.#telling !== undefined) this.#post()
+    this.#channel?.close()
+    this.#channel = undefined
+  }
+
+  #post(): void {
+    clearTimeout(this.#telling)
+    this.#telling = undefined
+    this.#channel?.postMessage(null)
   }
 }
 

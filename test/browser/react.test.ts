@@ -293,6 +293,20 @@ describe('after a reload', () => {
   })
 })
 
+test('what another window begins and ends is shown here too, though nothing was known of it and nobody looks', async () => {
+  const { billing, reloaded, sent } = setUp()
+  const words: string[] = []
+  const here = render(inStrictMode(createElement(Pay, { billing, words })))
+  await says('idle')
+  const other = render(inStrictMode(createElement(Pay, { billing: reloaded() })))
+  const [mine, theirs] = [here, other].map(({ container }) => container.querySelector('button')!)
+  await waitFor(() => expect(theirs!.textContent).toBe('idle'))
+  fireEvent.click(theirs!)
+  await waitFor(() => expect(mine!.textContent).toBe('succeeded'), { timeout: 10_000 })
+  expect(words).not.toContain('working')
+  expect(sent.count).toBe(1)
+})
+
 test('a declined charge is tried again with another card as the next revision', async () => {
   const { billing, receiver } = setUp()
   const view = render(inStrictMode(createElement(Pay, { billing, paymentMethod: 'pm_declined' })))

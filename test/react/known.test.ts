@@ -25,11 +25,30 @@ const openStates = ['pending', 'sending', 'accepted', 'unknown'] as const
 /** A page as far as it matters here: it can be hidden and shown. */
 class FakeDocument extends EventTarget {
   visibilityState: 'visible' | 'hidden' = 'visible'
-  readonly defaultView = new EventTarget()
+  readonly defaultView: EventTarget & { BroadcastChannel?: typeof FakeChannel } = new EventTarget()
 
   turn(to: 'visible' | 'hidden'): void {
     this.visibilityState = to
     this.dispatchEvent(new Event('visibilitychange'))
+  }
+}
+
+/** All of them are on one line; a message is heard by those that are open, and not by the one that posts. */
+class FakeChannel extends EventTarget {
+  static open = new Set<FakeChannel>()
+  static posted = 0
+  readonly name: string
+  constructor(name: string) {
+    super()
+    this.name = name
+    FakeChannel.open.add(this)
+  }
+  postMessage(): void {
+    FakeChannel.posted += 1
+    for (const channel of FakeChannel.open) if (channel !== this) channel.dispatchEvent(new Event('message'))
+  }
+  close(): void {
+    FakeChannel.open.delete(this)
   }
 }
 
@@ -70,6 +89,36 @@ describe('another tab', () => {
     expect(statusOf(operation.state)).toBe('unknown')
     await pass(200)
     expect(statusOf(operation.state)).toBe('succeeded')
+  })
+
+  test('begins what is shown here as nothing: it is read when that window says so, and told once for a burst', async () => {
+    page.defaultView.BroadcastChannel = FakeChannel
+    FakeChannel.posted = 0
+    const { billing, another } = setUp()
+    const { operation, unmount } = shown(billing)
+    const other = another()
+    const there = shown(other, 'order-2')
+    await quiet()
+    expect(operation.state).toEqual({ phase: 'idle', isReading: false })
+    expect(FakeChannel.open.size).toBe(2)
+
+    await settled(other.charge(coffee, order))
+    await pass(100)
+    expect(statusOf(operation.state)).toBe('succeeded')
+    expect(FakeChannel.posted).toBe(1)
+
+    // In the cache for the way back nothing is open, and what was to be told is told before.
+    const charging = settled(other.charge(coffee, { operationId: 'order-3' }))
+    await quiet()
+    page.defaultView.dispatchEvent(new Event('pagehide'))
+    await charging
+    expect(FakeChannel.posted).toBe(2)
+    expect(FakeChannel.open.size).toBe(0)
+    page.defaultView.dispatchEvent(new Event('pageshow'))
+    expect(FakeChannel.open.size).toBe(2)
+    unmount()
+    there.unmount()
+    expect(FakeChannel.open.size).toBe(0)
   })
 
   test('is not looked for while the page is hidden, and at once when it is shown again', async () => {
@@ -347,7 +396,7 @@ describe('what nobody shows', () => {
     other.unmount()
     expect(listening).toBe(0)
     expect(removed.map((spy) => spy.mock.calls)).toEqual(added.map((spy) => spy.mock.calls))
-    expect(added.map((spy) => spy.mock.calls.length)).toEqual([1, 1])
+    expect(added.map((spy) => spy.mock.calls.length)).toEqual([1, 3])
   })
 
   test('is kept up to a number; what runs or is shown is never let go', async () => {
