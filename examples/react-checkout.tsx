@@ -29,7 +29,7 @@ export function Checkout(props: { billing: BillingClient; order: string }) {
     <form
       onSubmit={(event) => {
         event.preventDefault()
-        void pay()
+        if (mayPay) void pay()
       }}
     >
       <label>
@@ -40,7 +40,8 @@ export function Checkout(props: { billing: BillingClient; order: string }) {
           <option value="pm_requires_action">Visa 3220</option>
         </select>
       </label>
-      <button disabled={!mayPay}>Pay € 50.00</button>
+      {/* Not `disabled`: a keyboard that is on it would be left nowhere. */}
+      <button aria-disabled={!mayPay}>Pay € 50.00</button>
       <p role="status">
         {state.phase === 'working' && 'Paying… Nothing happens twice, whatever you press.'}
         {state.phase === 'error' && 'That did not work just now. '}
