@@ -92,6 +92,8 @@ export async function probeReceiver(options: ProbeOptions): Promise<ProbeReport>
 const WHAT_ELSE_STOPS_A_PAGE = ', and whether the Content-Security-Policy of this page lets it ask there (connect-src)'
 
 function readProbe(options: ProbeOptions): { question: Question; isPage: boolean } {
+  if (typeof options !== 'object' || options === null)
+    throw new InvalidInputError('options', 'options must be an object with a baseUrl.')
   const {
     headers = ['Authorization', 'Content-Type', 'Idempotency-Key'],
     path = 'v1/charges',
@@ -102,8 +104,11 @@ function readProbe(options: ProbeOptions): { question: Question; isPage: boolean
   const base = addressOf(options.baseUrl, 'baseUrl')
   if (origin !== undefined && addressOf(origin, 'origin').origin !== origin)
     throw new InvalidInputError('origin', 'origin must be an origin, such as https://shop.example.')
-  if (!headers.every((name) => /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/.test(name)))
-    throw new InvalidInputError('headers', 'headers must be names of headers.')
+  if (
+    !Array.isArray(headers) ||
+    !headers.every((name) => typeof name === 'string' && /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/.test(name))
+  )
+    throw new InvalidInputError('headers', 'headers must be an array of names of headers.')
   // What AbortSignal.timeout does not take would look like a receiver that does not answer.
   if (!Number.isInteger(timeoutMs) || timeoutMs < 1 || timeoutMs > MAX_TIMER_MS)
     throw new InvalidInputError(

@@ -141,6 +141,7 @@ test.each<[string, Partial<ProbeOptions>]>([
   ['baseUrl', { baseUrl: 'ftp://api.example.com' }],
   ['origin', { origin: 'https://shop.example/' }],
   ['headers', { headers: ['Idempotency Key'] }],
+  ['headers', { headers: 'Idempotency-Key' as never }],
   ['timeoutMs', { timeoutMs: 0 }],
   ['timeoutMs', { timeoutMs: 1000.5 }],
   ['timeoutMs', { timeoutMs: Infinity }],
@@ -157,4 +158,8 @@ test.each<[string, Partial<ProbeOptions>]>([
   expect(error).toBeInstanceOf(InvalidInputError)
   expect(error).toMatchObject({ field })
   expect(sent).toBe(0)
+})
+
+test('no options at all are refused as such', async () => {
+  await expect(probeReceiver(undefined as never)).rejects.toMatchObject({ code: 'ERR_INVALID_INPUT', field: 'options' })
 })
