@@ -372,6 +372,7 @@ export function createClient(options: BillingClientOptions, world: Runtime): Bil
     pruneOptions: { readonly onProgress?: ((done: number) => void) | undefined } = {},
   ): Promise<PruneSummary> => {
     refuseIfClosed()
+    refuseUnknownOptions(pruneOptions, ['onProgress'], '')
     const { onProgress } = pruneOptions
     return await runPrune(context, (done) => onProgress && tell(onProgress, done))
   }

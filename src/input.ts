@@ -42,7 +42,6 @@ export function readCall(
   params: object,
   options: WriteOptions,
 ): { call: Call; signal: AbortSignal | undefined; deadlineMs: number | undefined } {
-  readObject(options, 'options')
   refuseUnknownOptions(options, KNOWN, '')
   const { settings } = context
   const { revision, eventAtMs, idempotencyKey, signal, deadlineMs, sendBeforeMs } = options
@@ -171,7 +170,9 @@ export function readRef(ref: OperationRef): OperationRef {
  */
 export function readFilter(filter: EntriesFilter): EntriesFilter {
   refuseUnknownOptions(filter, ['contradicted', 'kind', 'operationId', 'states'], '')
-  const stray = filter.states?.find((state) => !ENTRY_STATES.includes(state))
+  const { states } = filter
+  mustBe(states === undefined || Array.isArray(states), 'states', 'a list')
+  const stray = states?.find((state) => !ENTRY_STATES.includes(state))
   if (stray !== undefined) refuse('states', `may not hold ${String(stray)}`)
   return filter
 }

@@ -22,7 +22,7 @@ import { randomOperationId, readName } from './model/key.ts'
 import { addQuantities, readQuantity } from './model/money.ts'
 import { usageWrite } from './model/operation.ts'
 import type { UsageParams } from './model/operation.ts'
-import { readMs, readObject, refuseUnknownOptions } from './options.ts'
+import { readMs, refuseUnknownOptions } from './options.ts'
 
 export interface MeterOptions {
   /** Whose usage it is; a meter for each. */
@@ -109,7 +109,6 @@ export function meter(
 export function meter(billing: BillingClient, name: string, options: MeterOptions = {}): Meter | DurableMeter {
   const context = contexts.get(billing)
   mustBe(context, 'billing', 'a client that createBillingClient made')
-  readObject(options, 'options')
   refuseUnknownOptions(options, ['customer', 'dated', 'durable', 'flushAt', 'flushEveryMs', 'id', 'metadata'], '')
   const { customer, dated = false, durable = false, flushAt = 1000 } = options
   mustBe(Number.isSafeInteger(flushAt) && flushAt >= 1, 'flushAt', 'a whole number from 1')

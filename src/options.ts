@@ -133,7 +133,6 @@ const KNOWN = [
  * @throws {InvalidInputError} naming the option
  */
 export function readOptions(options: BillingClientOptions): Settings {
-  readObject(options, 'options')
   refuseUnknownOptions(options, KNOWN, '')
   const baseUrl = readBaseUrl(options.baseUrl)
   const dialect = readDialect(options.dialect ?? standard(), 'dialect')
@@ -203,6 +202,7 @@ export function refuseShortWindow(kind: string, windowMs: number, policy: RetryP
  * A name that is not known is refused: a misspelled option would silently leave a default in force.
  */
 export function refuseUnknownOptions(options: object, known: readonly string[], prefix: string): void {
+  readObject(options, prefix.slice(0, -1) || 'options')
   const unknown = Object.keys(options).find((name) => !known.includes(name))
   if (unknown !== undefined) refuse(prefix + unknown, 'is not an option')
 }
@@ -282,7 +282,6 @@ function readBaseUrl(value: unknown): string {
 }
 
 function readRetention(retention: RetentionOptions): { finalMs: number; namesMs: Readonly<Record<string, number>> } {
-  readObject(retention, 'retention')
   refuseUnknownOptions(retention, ['finalMs', 'namesMs'], 'retention.')
   const namesMs = Object.entries({ usage: 40 * DAY_MS, ...retention.namesMs })
   const most = Number.MAX_SAFE_INTEGER

@@ -2,7 +2,7 @@
  * `probeReceiver`: does a receiver let a page of another origin send what billonce sends, and read what it has to read? It
  * stands apart from the client, so that a page that never asks does not carry it.
  */
-import { InvalidInputError } from './errors.ts'
+import { InvalidInputError, mustBe } from './errors.ts'
 
 export interface ProbeOptions {
   /** The client's `baseUrl`. */
@@ -91,9 +91,20 @@ export async function probeReceiver(options: ProbeOptions): Promise<ProbeReport>
 /** To a page this looks as if nobody were there. */
 const WHAT_ELSE_STOPS_A_PAGE = ', and whether the Content-Security-Policy of this page lets it ask there (connect-src)'
 
+const KNOWN = [
+  'baseUrl',
+  'fetch',
+  'headers',
+  'origin',
+  'path',
+  'timeoutMs',
+] as const satisfies readonly (keyof ProbeOptions)[]
+
 function readProbe(options: ProbeOptions): { question: Question; isPage: boolean } {
-  if (typeof options !== 'object' || options === null)
-    throw new InvalidInputError('options', 'options must be an object with a baseUrl.')
+  mustBe(typeof options === 'object' && options !== null, 'options', 'an object with a baseUrl')
+  const stray = Object.keys(options).find((name) => !(KNOWN as readonly string[]).includes(name))
+  // A misspelled one would silently leave a default in force.
+  if (stray !== undefined) throw new InvalidInputError(stray, `${stray} is not an option.`)
   const {
     headers = ['Authorization', 'Content-Type', 'Idempotency-Key'],
     path = 'v1/charges',
@@ -104,11 +115,9 @@ function readProbe(options: ProbeOptions): { question: Question; isPage: boolean
   const base = addressOf(options.baseUrl, 'baseUrl')
   if (origin !== undefined && addressOf(origin, 'origin').origin !== origin)
     throw new InvalidInputError('origin', 'origin must be an origin, such as https://shop.example.')
-  if (
-    !Array.isArray(headers) ||
-    !headers.every((name) => typeof name === 'string' && /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/.test(name))
-  )
-    throw new InvalidInputError('headers', 'headers must be an array of names of headers.')
+  const isName = (name: unknown): boolean => typeof name === 'string' && /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/.test(name)
+  mustBe(Array.isArray(headers) && headers.every(isName), 'headers', 'an array of names of headers')
+  mustBe(options.fetch === undefined || typeof options.fetch === 'function', 'fetch', 'a function')
   // What AbortSignal.timeout does not take would look like a receiver that does not answer.
   if (!Number.isInteger(timeoutMs) || timeoutMs < 1 || timeoutMs > MAX_TIMER_MS)
     throw new InvalidInputError(
@@ -116,8 +125,18 @@ function readProbe(options: ProbeOptions): { question: Question; isPage: boolean
       `timeoutMs must be a whole number of milliseconds from 1 to ${MAX_TIMER_MS}.`,
     )
   const fetching = options.fetch ?? ((...args: Parameters<typeof fetch>) => globalThis.fetch(...args))
+  mustBe(typeof path === 'string' && isAt(path, base), 'path', 'a path under baseUrl')
   const url = new URL(path, base.href.endsWith('/') ? base : `${base.href}/`).href
   return { question: { url, origin: origin ?? '', headers, timeoutMs, fetch: fetching }, isPage }
+}
+
+/** Not the address of another server, which would be asked instead. */
+function isAt(path: string, base: URL): boolean {
+  try {
+    return new URL(path, base).origin === base.origin
+  } catch {
+    return false
+  }
 }
 
 function addressOf(value: string, name: string): URL {

@@ -33,7 +33,10 @@ export async function healthOf(context: Context): Promise<JournalHealth> {
   const { settings, store } = context
   const { endpoint, scope } = settings
   const [storage, journal] = await Promise.all([
-    Promise.resolve(store.storage?.()).catch(() => undefined),
+    // Whatever it does, also if it throws at once.
+    Promise.resolve()
+      .then(() => store.storage?.())
+      .catch(() => undefined),
     guarded(context, 'read', async () => {
       const counts = await store.countOpen()
       const oldest = await store.list({ endpoint, scope, states: OPEN_STATES }, 1)

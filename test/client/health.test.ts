@@ -58,4 +58,9 @@ test('the place is asked what it promises, and one that cannot answer does no ha
   expect(await asked.billing.journalHealth()).toMatchObject({ ...storage, status: 'readable' })
   const broken = setUp({ journal: { ...forgetfulJournal(), storage: () => Promise.reject(new Error('no')) } })
   expect(await broken.billing.journalHealth()).toMatchObject({ ...nobodyToAsk, status: 'readable' })
+  const thrower = (): never => {
+    throw new Error('no')
+  }
+  const worse = setUp({ journal: { ...forgetfulJournal(), storage: thrower } })
+  expect(await worse.billing.journalHealth()).toMatchObject({ ...nobodyToAsk, status: 'readable' })
 })

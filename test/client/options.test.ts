@@ -49,6 +49,27 @@ describe('createBillingClient', () => {
     expect(() => createBillingClient(options as unknown as BillingClientOptions)).toThrow(InvalidInputError)
   })
 
+  test.each([null, 'SIGTERM', 5])('no call of a client takes %s for options', async (wrong) => {
+    const { billing, receiver } = setUp()
+    const options = wrong as unknown as object
+    for (const call of [
+      () => billing.close(options),
+      () => billing.resume(options),
+      () => billing.prune(options),
+      () => billing.reconcile(() => ({ found: 'unclear' }), options),
+      () => billing.entries(options)[Symbol.asyncIterator]().next(),
+      () => billing.charge(coffee, wrong as never),
+    ]) {
+      await expect(call()).rejects.toMatchObject({ code: 'ERR_INVALID_INPUT', field: 'options' })
+    }
+    await expect(billing.prune({ onprogress: () => {} } as object)).rejects.toMatchObject({ field: 'onprogress' })
+    const all = billing.entries({ states: 'unknown' } as object)[Symbol.asyncIterator]()
+    await expect(all.next()).rejects.toMatchObject({ field: 'states' })
+    // Not closed by any of them.
+    expect(await settled(billing.charge(coffee, { operationId: 'order-1' }))).toMatchObject({ status: 'succeeded' })
+    expect(receiver.ledger.effects).toHaveLength(1)
+  })
+
   test('takes an address with and without a slash at its end for the same endpoint', async () => {
     const receiver = createReceiver()
     const journal = forgetfulJournal()

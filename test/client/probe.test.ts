@@ -136,7 +136,16 @@ test('without an origin there is nothing to allow', async () => {
   expect(await probing(false, { origin: undefined })).toMatchObject({ ok: true, crossOrigin: false, advice: [] })
 })
 
-test.each<[string, Partial<ProbeOptions>]>([
+test.each<[string, object]>([
+  ['headers', { headers: 'Authorization' }],
+  ['headers', { headers: [undefined] }],
+  ['headers', { headers: null }],
+  ['path', { path: 'https://elsewhere.example/v1/charges' }],
+  ['path', { path: '//elsewhere.example/v1/charges' }],
+  ['path', { path: 'http://' }],
+  ['path', { path: null }],
+  ['fetch', { fetch: 5 }],
+  ['timeout', { timeout: 5 }],
   ['baseUrl', { baseUrl: 'api.example.com' }],
   ['baseUrl', { baseUrl: 'ftp://api.example.com' }],
   ['origin', { origin: 'https://shop.example/' }],
@@ -160,6 +169,6 @@ test.each<[string, Partial<ProbeOptions>]>([
   expect(sent).toBe(0)
 })
 
-test('no options at all are refused as such', async () => {
-  await expect(probeReceiver(undefined as never)).rejects.toMatchObject({ code: 'ERR_INVALID_INPUT', field: 'options' })
+test.each([undefined, null, 'https://api.example.com'])('%s is refused for options', async (options) => {
+  await expect(probeReceiver(options as unknown as ProbeOptions)).rejects.toBeInstanceOf(InvalidInputError)
 })
