@@ -1,8 +1,10 @@
 /**
  * What the journal in PostgreSQL costs beside a bare loop at the same table, as pgbench would run it: one INSERT and one
  * UPDATE for an operation, each a commit of its own, by as many connections as the journal has, and by one for each caller.
- * All at one server on this machine, in turn, in one run. A server of its own, or that of BILLONCE_TEST_POSTGRES.
+ * All at one server on this machine, in turn, in one run. Then what the calls cost that have nothing to do with what is final,
+ * beside 200,000 final entries (BENCH_FINALS=…). A server of its own, or that of BILLONCE_TEST_POSTGRES.
  */
+import { createBillingClient } from 'billonce'
 import pg from 'pg'
 import { postgresJournal } from 'billonce/postgres'
 import { sampleEntry } from 'billonce/testing'
@@ -10,6 +12,7 @@ import { startPostgres } from '../test/support/postgres.ts'
 import { median, progress, ratios, report } from './report.ts'
 
 const ROUNDS = 7
+const FINALS = Number(process.env['BENCH_FINALS'] ?? 200_000)
 const CONNECTIONS = 4
 const SCHEMA = 'bench'
 
@@ -38,7 +41,7 @@ const bare = (pool: pg.Pool): Operate => {
       scope, kind, operation_id, state, named_at_ms, planned_at_ms, not_before_ms, held_by, held_until_ms, entry)
     VALUES ($1, gen_random_uuid(), '00000000-0000-0000-0000-000000000000', 1, '00000000-0000-0000-0000-000000000000',
       $2, $3, 1, $4, $5, $6, $7, $8, 0, 0, 'somebody', 0, $9)`
-  const update = `UPDATE ${SCHEMA}.billonce_entries SET version = 2, state = $2, held_by = NULL, held_until_ms = NULL, entry = $3
+  const update = `UPDATE ${SCHEMA}.billonce_entries SET version = 2, state = $2, held_by = NULL, held_until_ms = NULL, entry = $3, prunable_from_ms = 0, is_lean = false
     WHERE key_id = $1 AND version = 1`
   return async (name) => {
     const id = crypto.randomUUID()
@@ -83,19 +86,74 @@ try {
       }
     }
   }
+  const { endpoint, scope } = sampleEntry()
+  const client = createBillingClient({
+    baseUrl: endpoint,
+    scope,
+    headers: {},
+    journal,
+    retention: { finalMs: 3650 * 86_400_000 },
+  })
+  const calls: readonly { readonly name: string; readonly call: () => Promise<unknown> }[] = [
+    { name: 'prune, nothing due', call: () => client.prune() },
+    {
+      name: 'list of 100 open ones',
+      call: () => journal.list({ endpoint, scope, states: ['pending', 'sending', 'accepted', 'unknown'] }, 100),
+    },
+    { name: 'countOpen', call: () => journal.countOpen() },
+    { name: 'getByKey', call: () => journal.getByKey('no such key') },
+  ]
+  const tookMs: number[][][] = []
+  for (let index = 0; index < 100; index += 1) await journal.insert(sampleEntry({ operationId: `open-${index}` }), [])
+  for (const finals of [1000, FINALS]) {
+    progress(`${finals} final entries`)
+    await poolOf(1).query(`DELETE FROM ${SCHEMA}.billonce_entries WHERE state = 'succeeded'`)
+    let made = 0
+    await Promise.all(
+      Array.from({ length: 1000 }, async () => {
+        while (made < finals) {
+          made += 1
+          const operationId = `final-${finals}-${made}`
+          await journal.insert(sampleEntry({ operationId, state: 'succeeded', namedAtMs: Date.now() }), [])
+        }
+      }),
+    )
+    await poolOf(1).query(`VACUUM ANALYZE ${SCHEMA}.billonce_entries`)
+    const ofCalls: number[][] = []
+    for (const { call } of calls) {
+      const took: number[] = []
+      for (let round = 0; round <= 20; round += 1) {
+        const began = performance.now()
+        await call()
+        if (round > 0) took.push(performance.now() - began)
+      }
+      ofCalls.push(took)
+    }
+    tookMs.push(ofCalls)
+  }
   progress()
   const base = subjects[0]
   report({
     name: 'postgres',
-    tables: [1, 8, 64].map((concurrency) => ({
-      title: `${concurrency} at a time; operations, each begun and settled durably, as ratios to the bare loop of as many connections`,
-      head: ['', 'operations/s', 'ratio'],
-      rows: subjects.map(({ name, rates }) => [
-        name,
-        median(rates.get(concurrency) ?? []),
-        median(ratios(rates.get(concurrency) ?? [], base?.rates.get(concurrency) ?? [])),
-      ]),
-    })),
+    tables: [
+      ...[1, 8, 64].map((concurrency) => ({
+        title: `${concurrency} at a time; operations, each begun and settled durably, as ratios to the bare loop of as many connections`,
+        head: ['', 'operations/s', 'ratio'],
+        rows: subjects.map(({ name, rates }) => [
+          name,
+          median(rates.get(concurrency) ?? []),
+          median(ratios(rates.get(concurrency) ?? [], base?.rates.get(concurrency) ?? [])),
+        ]),
+      })),
+      {
+        title: 'Calls that have nothing to do with what is final',
+        head: ['', 'ms with 1,000 final', `ms with ${FINALS.toLocaleString('en')}`, 'ratio'],
+        rows: calls.map(({ name }, index) => {
+          const [few, lots] = tookMs.map((one) => one[index] ?? [])
+          return [name, median(few ?? []), median(lots ?? []), median(ratios(lots ?? [], few ?? []))]
+        }),
+      },
+    ],
   })
 } finally {
   await journal.close()

@@ -3,11 +3,12 @@
  * entries, so a transaction of its own, which any pooler can hand to any connection. When they run is postgres-work.ts's.
  */
 import { v5 as uuidV5, NIL } from 'uuid'
-import { isDeliverable, nextLookAtMs } from '../model/entry.ts'
+import { isDeliverable, isFinal, nextLookAtMs } from '../model/entry.ts'
 import type { JournalEntry } from '../model/entry.ts'
 import { encodeEntry } from './codec.ts'
-import { IS_DELIVERABLE, IS_WAITING } from './postgres-schema.ts'
+import { IS_DELIVERABLE, IS_PRUNABLE, IS_UNDATED, IS_WAITING } from './postgres-schema.ts'
 import type { Names } from './postgres-schema.ts'
+import { prunableFromMs } from './store.ts'
 import type { ListFilter, Seen } from './store.ts'
 
 // -------------------------------------------------------------------------------------------------------------- digests
@@ -52,7 +53,7 @@ export function seenText(seen: readonly Seen[]): string {
 
 // ----------------------------------------------------------------------------------------------------------------- rows
 
-export type Value = string | number | null
+export type Value = string | number | boolean | null
 
 /** The columns in which an entry lies, with their types. */
 const COLUMNS = {
@@ -74,6 +75,8 @@ const COLUMNS = {
   held_by: 'text',
   held_until_ms: 'float8',
   entry: 'text',
+  prunable_from_ms: 'float8',
+  is_lean: 'bool',
 } as const
 
 type Column = keyof typeof COLUMNS
@@ -89,6 +92,8 @@ const CHANGING = [
   'held_by',
   'held_until_ms',
   'entry',
+  'prunable_from_ms',
+  'is_lean',
 ] as const satisfies readonly Column[]
 const ALL = Object.keys(COLUMNS) as Column[]
 
@@ -114,7 +119,15 @@ export function rowOf(entry: JournalEntry): Row {
     held_by: entry.claim?.owner ?? null,
     held_until_ms: entry.claim?.untilMs ?? null,
     entry: encodeEntry(entry),
+    ...pruningOf(entry),
   }
+}
+
+/** What pruning goes by: nothing for what is open, and for what will never be pruned a time that never comes. */
+export function pruningOf(entry: JournalEntry): { prunable_from_ms: number | null; is_lean: boolean | null } {
+  return isFinal(entry)
+    ? { prunable_from_ms: prunableFromMs(entry) ?? Infinity, is_lean: entry.request.body === null }
+    : { prunable_from_ms: null, is_lean: null }
 }
 
 /** A list for each column, as `unnest` takes them. */
@@ -165,6 +178,9 @@ export interface Statements {
   readonly deliverable: string
   readonly count: string
   readonly knowsSince: string
+  readonly prunable: string
+  readonly undated: string
+  readonly date: string
   readonly take: string
   readonly left: string
   readonly isAnything: string
@@ -240,8 +256,10 @@ export function statementsOf({ entries, meta }: Names, isOwn: boolean): Statemen
 
     get: `SELECT e.key_id::text AS for_id, e.entry FROM unnest($1::uuid[]) AS i(key_id) JOIN ${entries} e ON e.key_id = i.key_id`,
     getByKey: `SELECT entry FROM ${entries} WHERE key = $1 ORDER BY id`,
-    history: `SELECT e.name_id::text AS for_id, e.entry FROM unnest($1::uuid[]) AS i(name_id)
-      JOIN ${entries} e ON e.name_id = i.name_id ORDER BY e.id`,
+    // OFFSET 0 keeps it to one look into the index for each name: a planner who does not know the table yet takes a name for
+    // one of two hundred, and reads the table for many names.
+    history: `SELECT i.name_id::text AS for_id, e.entry FROM unnest($1::uuid[]) AS i(name_id)
+      CROSS JOIN LATERAL (SELECT id, entry FROM ${entries} WHERE name_id = i.name_id OFFSET 0) e ORDER BY e.id`,
     found: `SELECT i.key_id::text AS for_id, e.entry
       FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS i(key_id, name_id, subject_id)
       JOIN LATERAL (
@@ -249,18 +267,48 @@ export function statementsOf({ entries, meta }: Names, isOwn: boolean): Statemen
         UNION SELECT id FROM ${entries} WHERE name_id = i.name_id AND subject_id = i.subject_id) ids ON true
       JOIN ${entries} e ON e.id = ids.id ORDER BY e.id`,
     deliverable: `SELECT id::text AS at, entry FROM ${entries}
-      WHERE place_id = $1 AND ${IS_DELIVERABLE} AND id > $2 ORDER BY id LIMIT $3`,
+      WHERE ${IS_DELIVERABLE} AND ${isAfter('$1', '$2')} ORDER BY place_id, id LIMIT $3`,
     count: `${half(IS_DELIVERABLE)} UNION ALL ${half(IS_WAITING)}`,
     knowsSince: `SELECT greatest(max(value::float8))::text AS value FROM ${meta} WHERE name = 'born_at_ms' OR name = 'forgotten ' || $1::text`,
+
+    // By ranges of the index, each of one kind, with bodies or without, and in the order of settlement.
+    prunable: `WITH RECURSIVE kinds AS (
+        (SELECT kind FROM ${entries} WHERE place_id = $1 AND ${IS_PRUNABLE} ORDER BY kind LIMIT 1)
+        UNION ALL
+        SELECT (SELECT e.kind FROM ${entries} e WHERE e.place_id = $1 AND ${IS_PRUNABLE} AND e.kind > kinds.kind ORDER BY e.kind LIMIT 1)
+        FROM kinds WHERE kinds.kind IS NOT NULL),
+      ranges AS (
+        SELECT k.kind, lean.is_lean,
+          greatest(CASE WHEN lean.is_lean THEN '-Infinity' ELSE $2::float8 END, coalesce(n.at_ms, '-Infinity')) AS until_ms
+        FROM kinds k CROSS JOIN (VALUES (false), (true)) AS lean(is_lean)
+        LEFT JOIN unnest($3::text[], $4::float8[]) AS n(kind, at_ms) ON n.kind = k.kind
+        WHERE k.kind IS NOT NULL AND (k.kind, lean.is_lean) >= ($5::text, $6::bool))
+      SELECT m.id::text AS at, m.version::text AS version, m.kind, m.is_lean::text AS is_lean, m.prunable_from_ms::text AS from_ms, m.entry
+      FROM ranges r CROSS JOIN LATERAL (
+        SELECT e.id, e.version, e.kind, e.is_lean, e.prunable_from_ms, e.entry FROM ${entries} e
+        WHERE e.place_id = $1 AND ${IS_PRUNABLE} AND e.kind = r.kind AND e.is_lean = r.is_lean AND e.prunable_from_ms <= r.until_ms
+          AND (e.prunable_from_ms, e.id) > (
+            CASE WHEN r.kind = $5::text AND r.is_lean = $6::bool THEN $7::float8 ELSE '-Infinity' END,
+            CASE WHEN r.kind = $5::text AND r.is_lean = $6::bool THEN $8::int8 ELSE 0 END)
+        ORDER BY e.prunable_from_ms, e.id LIMIT $9) m
+      ORDER BY m.kind, m.is_lean, m.prunable_from_ms, m.id LIMIT $9`,
+    undated: `SELECT id::text AS at, version::text AS version, entry FROM ${entries}
+      WHERE place_id = $1 AND ${IS_UNDATED} AND id > $2 ORDER BY id LIMIT $3`,
+    // No promise either, and what others are just changing is left to them.
+    date: `WITH input AS MATERIALIZED (SELECT * FROM unnest($1::int8[], $2::int8[], $3::float8[], $4::bool[]) AS i(id, version, from_ms, is_lean)),
+      free AS MATERIALIZED (
+        SELECT e.id, i.from_ms, i.is_lean FROM input i JOIN ${entries} e ON e.id = i.id AND e.version = i.version
+        ORDER BY e.id FOR UPDATE OF e SKIP LOCKED)
+      UPDATE ${entries} e SET prunable_from_ms = free.from_ms, is_lean = free.is_lean FROM free WHERE e.id = free.id`,
 
     // Handing out is no promise, so nothing waits for the disk. What others are just changing is left to them.
     take: `WITH setup AS MATERIALIZED (
         SELECT set_config('synchronous_commit', 'off', true) AS synchronous, ${NOW_MS} AS now_ms),
       due AS MATERIALIZED (
         SELECT id FROM ${entries}
-        WHERE place_id = $1 AND ${IS_DELIVERABLE} AND id > $2 AND kind = ANY($3::text[])
+        WHERE ${IS_DELIVERABLE} AND ${isAfter('$1', '$2')} AND kind = ANY($3::text[])
           AND ${isDue('(SELECT now_ms FROM setup)', '$4::text')} AND ${isFree('(SELECT now_ms FROM setup)', '$5::text[]')}
-        ORDER BY id LIMIT $6 FOR UPDATE SKIP LOCKED),
+        ORDER BY place_id, id LIMIT $6 FOR UPDATE SKIP LOCKED),
       taken AS (
         UPDATE ${entries} e SET held_by = $7, held_until_ms = (SELECT now_ms FROM setup) + $8::float8
         FROM due WHERE e.id = due.id RETURNING e.id, e.entry)
@@ -268,11 +316,19 @@ export function statementsOf({ entries, meta }: Names, isOwn: boolean): Statemen
     left: `SELECT count(*) FILTER (WHERE kind <> ALL($2::text[]))::int AS strange,
         min(greatest(planned_at_ms, held_until_ms)) FILTER (WHERE kind = ANY($2::text[]))::text AS next_at_ms,
         array_agg(DISTINCT held_by) FILTER (WHERE held_until_ms > ${NOW_MS} AND held_by <> $3) AS holders
-      FROM ${entries} WHERE place_id = $1 AND ${IS_DELIVERABLE}`,
+      FROM ${entries} WHERE ${IS_DELIVERABLE} AND ${isAfter('$1', '0')}`,
     isAnything: `SELECT 1 AS is FROM ${entries}
-      WHERE place_id = $1 AND ${IS_DELIVERABLE} AND kind = ANY($2::text[]) AND planned_at_ms <= ${NOW_MS}
-        AND (held_until_ms IS NULL OR held_until_ms <= ${NOW_MS}) LIMIT 1`,
+      WHERE ${IS_DELIVERABLE} AND ${isAfter('$1', '0')} AND kind = ANY($2::text[]) AND planned_at_ms <= ${NOW_MS}
+        AND (held_until_ms IS NULL OR held_until_ms <= ${NOW_MS}) ORDER BY place_id, id LIMIT 1`,
   }
+}
+
+/**
+ * Of one place, after an id. In these words, and ordered by both, only the index of what is open has the order: else the ids of the whole table
+ * would look like the shorter way to a planner who does not know the table yet, or as it was when most of it was open.
+ */
+function isAfter(placeId: string, id: string): string {
+  return `(place_id, id) > (${placeId}::uuid, ${id}::int8) AND place_id <= ${placeId}::uuid`
 }
 
 function columnList(columns: readonly Column[], alias = ''): string {
@@ -300,13 +356,17 @@ export function listOf(
   if (states !== undefined) add((value) => `state = ANY(${value}::text[])`, states)
   const isNamed = scope !== undefined && kind !== undefined && operationId !== undefined
   const isOfOpen = states?.every((state) => OPEN.includes(state)) === true
+  // Where the index has no ids in it, those of the whole table are not to look like the shorter way either.
+  let order = 'id + 0'
   if (isNamed) add((value) => `name_id = ${value}`, nameIdOf({ scope, kind, operationId }))
-  else if (isOfOpen && endpoint !== undefined && scope !== undefined)
-    add((value) => `place_id = ${value}`, placeIdOf({ endpoint, scope }))
+  else if (isOfOpen && endpoint !== undefined && scope !== undefined) {
+    order = 'place_id, id'
+    add((value) => isAfter(value, '$1'), placeIdOf({ endpoint, scope }))
+  }
   const all = ['true', ...conditions].join(' AND ')
   if (isNamed || isOfOpen) {
     const of = (states: string): string =>
-      `(SELECT id, entry FROM ${entries} WHERE id > $1 AND ${states} AND ${all} ORDER BY id LIMIT $2)`
+      `(SELECT id, entry FROM ${entries} WHERE id + 0 > $1 AND ${states} AND ${all} ORDER BY ${order} LIMIT $2)`
     const from = isOfOpen ? `${of(IS_DELIVERABLE)} UNION ALL ${of(IS_WAITING)}` : of('true')
     return {
       text: `SELECT e.id::text AS at, entry FROM (${from}) AS e ORDER BY e.id LIMIT $2`,

@@ -7,8 +7,19 @@ import { InvalidInputError, JournalUnavailableError } from '../errors.ts'
 import type { JournalEntry } from '../model/entry.ts'
 import { decodeEntry } from './codec.ts'
 import { builtin, isGone, ownerOfProcess } from './owner.ts'
-import { inspect, metaSql, readFormat, readPlace, refused, scriptOf } from './postgres-schema.ts'
-import type { Names, PostgresJournalPlace } from './postgres-schema.ts'
+import {
+  buildIndexes,
+  hasIndexes,
+  inspect,
+  isCurrentSql,
+  metaSql,
+  readFormat,
+  readPlace,
+  refused,
+  runScript,
+  scriptOf,
+} from './postgres-schema.ts'
+import type { Inspected, Names, PostgresJournalPlace } from './postgres-schema.ts'
 import {
   changesOf,
   keyIdOf,
@@ -18,6 +29,7 @@ import {
   nameIdOf,
   NOW_MS,
   placeIdOf,
+  pruningOf,
   rowOf,
   seenText,
   statementsOf,
@@ -25,7 +37,7 @@ import {
 import type { Row, Statements } from './postgres-statements.ts'
 import { errorOf, failureOf, queryOf, workOn } from './postgres-work.ts'
 import type { Fields, PostgresClient, PostgresPool, Query, Shared, Work } from './postgres-work.ts'
-import type { InsertResult, JournalStore, OpenCount, Page, Seen, Taking } from './store.ts'
+import type { InsertResult, JournalStore, OpenCount, Page, Prunable, Seen, Taking } from './store.ts'
 
 export type { PostgresJournalPlace } from './postgres-schema.ts'
 export type { PostgresClient, PostgresPool, PostgresPoolClient } from './postgres-work.ts'
@@ -76,6 +88,8 @@ export function postgresJournal(options: PostgresJournalOptions): JournalStore {
   const gone = new Set<string>()
   let ready: Promise<void> | undefined
   let knownBornAtMs: number | undefined
+  let knowsIndexes = false
+  let building: Promise<void> | undefined
   let isListening = false
   let isClosed = false
   const stops = new Set<() => void>()
@@ -100,14 +114,14 @@ export function postgresJournal(options: PostgresJournalOptions): JournalStore {
   }
 
   const prepare = async (): Promise<void> => {
-    const look = (): Promise<number | undefined> => work.alone((query) => inspect(query, names, allowFsyncOff))
-    let bornAtMs = await look()
-    if (bornAtMs === undefined && migrate) {
-      await work.alone((query) => query(scriptOf(names)))
-      bornAtMs = await look()
+    const look = (): Promise<Inspected> => work.alone((query) => inspect(query, names, allowFsyncOff))
+    let found = await look()
+    if (!found.isCurrent && migrate) {
+      await work.alone((query) => runScript(query, names))
+      found = await look()
     }
-    if (bornAtMs === undefined) throw missing(names)
-    knownBornAtMs = bornAtMs
+    if (found.bornAtMs === undefined || !found.isCurrent) throw missing(names, found.bornAtMs !== undefined)
+    knownBornAtMs = found.bornAtMs
   }
 
   const share = async <Ask, Answer>(of: Shared<Ask, Answer>, ask: Ask): Promise<Answer> => {
@@ -157,6 +171,78 @@ export function postgresJournal(options: PostgresJournalOptions): JournalStore {
     }
   }
 
+  /** Whether pruning can go by the indexes; builds them if they are not there, for which no call but pruning waits. */
+  const isIndexed = async (): Promise<boolean> => {
+    if (knowsIndexes) return true
+    knowsIndexes = await alone((query) => hasIndexes(query, names))
+    if (knowsIndexes || !migrate) return knowsIndexes
+    building ??= workOn({ pool, connections: 1, timeoutMs: BUILD_MS })
+      .alone(async (query) => {
+        // Workers that prune at the same minute of the night are not to begin in the same moment.
+        await new Promise((resolve) => setTimeout(resolve, Math.random() * APART_MS))
+        await buildIndexes(query, names, false)
+      })
+      .finally(() => (building = undefined))
+    // While they are not there it reads all that is final, as where they may not be built.
+    await building.catch(ignore)
+    return await alone((query) => hasIndexes(query, names))
+  }
+
+  /** Says since when entries are prunable of which an earlier version did not say. */
+  const date = async (rows: readonly Fields[]): Promise<void> => {
+    if (rows.length === 0) return
+    const pruning = rows.map((row) => pruningOfRow(row))
+    await alone((query) =>
+      query(sql.date, [
+        rows.map((row) => row['at']),
+        rows.map((row) => row['version']),
+        pruning.map((one) => one.prunable_from_ms),
+        pruning.map((one) => one.is_lean),
+      ]),
+    )
+  }
+
+  const prunable = async (
+    { endpoint, scope }: { readonly endpoint: string; readonly scope: string },
+    { bodiesAtMs, namesAtMs }: Prunable,
+    limit: number,
+    after: string | undefined,
+  ): Promise<Page> => {
+    const placeId = placeIdOf({ endpoint, scope })
+    // The first page decides by what the others go.
+    if (after === undefined ? !(await isIndexed()) : /^\d+$/.test(after))
+      return await methods.list({ endpoint, scope, states: FINAL_STATES }, limit, after)
+    const from = readPruneCursor(after)
+    if (typeof from === 'string') {
+      const rows = await alone((query) => query(sql.undated, [placeId, from, DATED_AT_ONCE]))
+      await date(rows)
+      // A page of its own, so that whoever prunes may stop in between.
+      if (rows.length === DATED_AT_ONCE) return { entries: [], unreadable: 0, next: `u${String(rows.at(-1)?.['at'])}` }
+    }
+    const [kind, isLean, fromMs, id] = typeof from === 'string' ? FIRST_PRUNABLE : from
+    const names = Object.entries(namesAtMs)
+    const rows = await alone((query) =>
+      query(sql.prunable, [
+        placeId,
+        bodiesAtMs,
+        names.map(([name]) => name),
+        names.map(([, atMs]) => atMs),
+        kind,
+        isLean,
+        fromMs,
+        id,
+        limit + 1,
+      ]),
+    )
+    // What an earlier version has changed since is not what its columns say.
+    await date(rows.filter(isMisdated))
+    const { entries, unreadable } = pageOf(rows, limit)
+    const last = rows.length > limit ? rows[limit - 1] : undefined
+    if (!last) return { entries, unreadable }
+    const next = [last['kind'], String(last['is_lean']) === 'true', Number(last['from_ms']), String(last['at'])]
+    return { entries, unreadable, next: JSON.stringify(next) }
+  }
+
   const methods = methodsOf(names, sql, {
     insert: (ask) => share(shared.insert, ask),
     replace: (row) => share(shared.replace, row),
@@ -174,6 +260,7 @@ export function postgresJournal(options: PostgresJournalOptions): JournalStore {
       taking
         ? await handOut(of, Math.min(limit, taking.most), after, taking)
         : await methods.listDeliverable(of, limit, after),
+    listPrunable: prunable,
     watchDeliverable(of, kinds, onDeliverable) {
       const placeId = placeIdOf(of)
       let isOver = false
@@ -230,31 +317,42 @@ export function postgresJournal(options: PostgresJournalOptions): JournalStore {
 }
 
 /**
- * Makes the tables, or does nothing if they are there: one transaction, safe to run twice and at once. For a deployment step
- * with a role that may create tables.
+ * Makes the tables, or brings those of an earlier version up to date, or does nothing; safe to run twice and at once, and
+ * beside workers of both versions, which go on meanwhile. For a deployment step with a role that may create tables. On a table
+ * of an earlier version it builds indexes, for which it reads it once or twice and waits for the end of every transaction that is open.
  *
  * @throws {JournalUnavailableError} nothing was changed
  */
 export async function migratePostgresJournal(pool: PostgresPool, place: PostgresJournalPlace = {}): Promise<void> {
   const names = readPlace(place)
   const work: Work = workOn({ pool: readPool(pool), connections: 1, timeoutMs: MIGRATION_MS })
-  await work.alone((query) => query(scriptOf(names)))
+  await work.alone((query) => runScript(query, names))
   await work.alone((query) => inspect(query, names, true))
+  await workOn({ pool, connections: 1, timeoutMs: BUILD_MS }).alone((query) => buildIndexes(query, names, true))
 }
 
-/** The same as SQL, for those who run their migrations by other means: one transaction, safe to run twice and at once. */
+/**
+ * The same as SQL, for those who run their migrations by other means: one transaction, safe to run twice and at once. On a
+ * table of an earlier version it builds indexes, and whoever writes waits meanwhile, for one pass over the table.
+ */
 export function postgresJournalSql(place: PostgresJournalPlace = {}): string {
-  return `${scriptOf(readPlace(place)).trim().replaceAll(/^ {4}/gm, '')}\n`
+  return `${scriptOf(readPlace(place), true).trim().replaceAll(/^ {4}/gm, '')}\n`
 }
 
 const MIGRATION_MS = 60_000
+/** For a table of any size; nobody but who asked for it waits. */
+const BUILD_MS = 6 * 3_600_000
+const APART_MS = 500
+/** Entries of an earlier version that one statement dates. */
+const DATED_AT_ONCE = 500
+const FINAL_STATES = ['succeeded', 'rejected', 'canceled'] as const
 const MOST_POLL_MS = 30_000
 
 function ignore(): void {}
 
-function missing({ entries }: Names): JournalUnavailableError {
+function missing({ entries }: Names, isEarlier: boolean): JournalUnavailableError {
   return refused(
-    `The tables of the journal (${entries}) are not there, and migrate is false. Run migratePostgresJournal(pool) or the text of postgresJournalSql() with a role that may create tables.`,
+    `The tables of the journal (${entries}) are ${isEarlier ? 'of an earlier version' : 'not there'}, and migrate is false. Run migratePostgresJournal(pool) or the text of postgresJournalSql() with a role that may create tables.`,
     'unavailable',
   )
 }
@@ -300,6 +398,36 @@ function readCursor(after: string | undefined): string {
   if (after !== undefined && !/^\d{1,19}$/.test(after))
     throw new InvalidInputError('after', 'after must be a cursor that this journal gave.')
   return after ?? '0'
+}
+
+type PruneCursor = readonly [kind: string, isLean: boolean, fromMs: number, id: string]
+const FIRST_PRUNABLE: PruneCursor = ['', false, -Number.MAX_VALUE, '0']
+
+/** The id after which dating goes on, or where a listing of what is prunable does. */
+function readPruneCursor(after: string | undefined): string | PruneCursor {
+  if (after === undefined) return '0'
+  if (/^u\d{1,19}$/.test(after)) return after.slice(1)
+  try {
+    const [kind, isLean, fromMs, id] = JSON.parse(after) as PruneCursor
+    if (typeof kind === 'string' && typeof isLean === 'boolean' && typeof fromMs === 'number')
+      return [kind, isLean, fromMs, readCursor(id)]
+  } catch {
+    // As below.
+  }
+  throw new InvalidInputError('after', 'after must be a cursor that this journal gave.')
+}
+
+/** What cannot be read is never pruned, so it is not looked at again. */
+function pruningOfRow(row: Fields): ReturnType<typeof pruningOf> {
+  const entry = pageOf([row]).entries[0]
+  return entry ? pruningOf(entry) : { prunable_from_ms: Infinity, is_lean: false }
+}
+
+function isMisdated(row: Fields): boolean {
+  const entry = pageOf([row]).entries[0]
+  if (!entry) return false
+  const pruning = pruningOf(entry)
+  return pruning.prunable_from_ms !== Number(row['from_ms']) || String(pruning.is_lean) !== String(row['is_lean'])
 }
 
 // ---------------------------------------------------------------------------------------------------------------- clock
@@ -630,7 +758,7 @@ async function journalWithin(transaction: object, { names, opened, bornAtMs, clo
   const sentAtMs = Date.now()
   // Without values: then both times are those of this one message, unless a BEGIN came before it.
   const [row] = await query(
-    `SELECT transaction_timestamp() = statement_timestamp() AS alone, to_regclass('${names.meta}') IS NOT NULL AS there, ${NOW_MS}::text AS now_ms`,
+    `SELECT transaction_timestamp() = statement_timestamp() AS alone, to_regclass('${names.meta}') IS NOT NULL AND ${isCurrentSql(names)} AS there, ${NOW_MS}::text AS now_ms`,
   )
   if (String(row?.['alone']) === 'true') {
     throw new InvalidInputError(

@@ -8,12 +8,12 @@
 import type { Worker } from 'node:worker_threads'
 import { InvalidInputError, JournalUnavailableError } from '../errors.ts'
 import type { JournalFault } from '../errors.ts'
-import { isFinal } from '../model/entry.ts'
 import type { JournalEntry } from '../model/entry.ts'
 import { decodeEntry, encodeEntry } from './codec.ts'
 import { builtin, isGone, ownerOfProcess } from './owner.ts'
 import { sqliteWorker } from './sqlite-worker.ts'
 import type { Answer, Change, RawPage, Row, Tasks, WorkerSettings } from './sqlite-worker.ts'
+import { prunableFromMs } from './store.ts'
 import type { Cursor, InsertResult, JournalStore, ListFilter, OpenCount, Page, Prunable, Seen } from './store.ts'
 
 export interface SqliteJournalOptions {
@@ -151,12 +151,6 @@ function rowOf(entry: JournalEntry): Row {
 function changeOf(entry: JournalEntry): Change {
   const { endpoint, key, version, state, request } = entry
   return [endpoint, key, version, state, prunableFromMs(entry), request.body === null ? 1 : 0, encodeEntry(entry)]
-}
-
-/** When it was settled, if pruning will ever have something to do with it: names of one's own stay, and so does what is in dispute. */
-function prunableFromMs(entry: JournalEntry): number | null {
-  if (!isFinal(entry) || entry.contradiction) return null
-  return entry.request.body === null && entry.window.names === 'own' ? null : entry.settledAtMs
 }
 
 /**

@@ -6,6 +6,7 @@
  * All methods reject with JournalUnavailableError when they could not do their work; then nothing was changed, or it
  * is not known whether it was (a commit whose answer was lost): calling again is safe, since versions are compared.
  */
+import { isFinal } from '../model/entry.ts'
 import type { EntryState, JournalEntry, OpenState } from '../model/entry.ts'
 
 /** Which entries `list` gives; all conditions have to hold. */
@@ -200,6 +201,12 @@ export interface JournalStore {
   storage?(): Promise<StorageReport>
   /** Lets go of files, handles and threads; open calls settle first. Later calls reject with fault `closed`. */
   close(): Promise<void>
+}
+
+/** When it was settled, if pruning will ever have something to do with it: names of one's own stay, and so does what is in dispute. */
+export function prunableFromMs(entry: JournalEntry): number | null {
+  if (!isFinal(entry) || entry.contradiction) return null
+  return entry.request.body === null && entry.window.names === 'own' ? null : entry.settledAtMs
 }
 
 /** Whether what is there is exactly what the caller of `insert` saw. */
