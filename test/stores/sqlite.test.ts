@@ -77,6 +77,7 @@ describe("settle: 'lazy'", () => {
       const folder = mkdtempSync(join(tmpdir(), 'billonce-'))
       try {
         const counts = { flushed: 0, lazy: 0 }
+        let mostLazy = 0
         for (const settle of ['flushed', 'lazy'] as const) {
           const trace = join(folder, `${settle}.trace`)
           const traced = [...nodeArguments, program('lazy'), join(folder, `${settle}.sqlite`), settle]
@@ -94,13 +95,16 @@ describe("settle: 'lazy'", () => {
               )
               .filter(isFlush).length
           counts[settle] = between('receipts', 'waited')
+          // One every 50 ms, of which a busy machine has more; a checkpoint adds two.
+          const [, tookMs = 0] = / after (\d+) ms/.exec(lines.find((line) => line.includes('mark waited')) ?? '') ?? []
+          mostLazy = 4 + Number(tookMs) / 50
           expect(between('begin', 'begun')).toBeGreaterThanOrEqual(20)
           expect(between('refusals', 'refused')).toBeGreaterThanOrEqual(20)
           // The one after the last receipt came by itself.
           expect(between('receipts', 'waited')).toBeGreaterThanOrEqual(1)
         }
         expect(counts.flushed).toBeGreaterThanOrEqual(20)
-        expect(counts.lazy).toBeLessThan(counts.flushed / 2)
+        expect(counts.lazy).toBeLessThan(Math.max(counts.flushed / 2, mostLazy))
       } finally {
         rmSync(folder, { recursive: true })
       }

@@ -15,7 +15,7 @@ const billing = createBillingClient({
   scope: 'org_42/test',
   headers: {},
   journal: sqliteJournal({ path }),
-  retry: { attemptTimeoutMs: 1500 },
+  retry: { attemptTimeoutMs: how === 'drain' ? 20_000 : 1500 },
 })
 if (how === 'drain') {
   process.once('SIGTERM', () => {
