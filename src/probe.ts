@@ -271,7 +271,7 @@ function adviceOf({ headers, origin }: Question, findings: Findings, isRedirecte
     ]
   if (originAllowed === 'no')
     return [
-      `Pages of ${origin} may not send or not read the reply: answer requests and preflights (OPTIONS, with a 2xx) with Access-Control-Allow-Origin: ${origin}`,
+      `Pages of ${origin} may not send or not read the reply: answer preflights (OPTIONS, with a 2xx) and requests, errors too such as 404 and 405 to the GET of this probe, with Access-Control-Allow-Origin: ${origin}`,
     ]
   const advice: string[] = []
   // All of them means rather that there is no preflight: a page sees no difference.

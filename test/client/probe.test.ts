@@ -84,6 +84,19 @@ test('a preflight that is answered with an error allows nothing', async () => {
   expect(report).toMatchObject({ ok: false, originAllowed: 'no' })
 })
 
+test('errors that carry no cross-origin headers are named, since no page can read them', async () => {
+  const report = await answering((request, response) => {
+    if (request.method !== 'OPTIONS') return response.writeHead(405).end()
+    response.writeHead(204, {
+      'access-control-allow-origin': origin,
+      'access-control-allow-headers': 'authorization, content-type, idempotency-key',
+    })
+    return response.end()
+  })
+  expect(report).toMatchObject({ ok: false, originAllowed: 'no', headersAllowed: all })
+  expect(report.advice).toEqual([expect.stringMatching(`errors too .*405.*Access-Control-Allow-Origin: ${origin}$`)])
+})
+
 test('a preflight that is answered with a redirect is told as that, whatever its headers say', async () => {
   const report = await answering((request, response) => {
     response.writeHead(request.method === 'OPTIONS' ? 308 : 200, {
