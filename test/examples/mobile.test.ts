@@ -425,6 +425,7 @@ describe.skipIf(found === undefined)('the mobile app', { timeout: 90_000 }, () =
     await context.setOffline(true)
     await button('Next visit').click()
     await button(/^Record /).click()
+    await button('Next visit').waitFor()
     await tabTo(/Saved on this phone/)
     await page.keyboard.press('Enter')
     await tabTo(/^Withdraw$/)
