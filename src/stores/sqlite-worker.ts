@@ -276,7 +276,11 @@ export function sqliteWorker(): void {
       const answers: Answer[] = []
       let isComplete = false
       try {
-        for (const { task } of group) answers.push({ id: task.id, value: w.write(task) })
+        // The list grows while it is gone through: what came in meanwhile goes along, since one flush is as dear as another.
+        for (const { task } of group) {
+          answers.push({ id: task.id, value: w.write(task) })
+          if (isFlushed && answers.length === group.length && group.length < size) w.join(group, size)
+        }
         isComplete = true
         w.statement('COMMIT').run()
       } catch (error) {
@@ -296,6 +300,12 @@ export function sqliteWorker(): void {
       w.answer(answers)
       if (isFlushed) w.stopFlushTimer()
       else flushTimer ??= setTimeout(() => w.flush(), FLUSH_MS)
+    },
+
+    /** Takes into a group what came in while it was written, as far as there is room. */
+    join(group: Waiting[], size: number): void {
+      w.drain()
+      group.push(...writes.splice(0, size - group.length))
     },
 
     /** SQLite changes this between transactions only. A commit that is flushed takes along whatever stands before it in the WAL. */

@@ -58,28 +58,32 @@ export function sqliteJournal(options: SqliteJournalOptions = {}): JournalStore 
   const settings = readSettings(options)
   const member = {}
   const threadId = JSON.stringify(settings)
-  const open = new Set<Promise<unknown>>()
+  /** Calls that wait for the thread, and who waits for the last of them. */
+  let open = 0
+  let whenIdle: (() => void) | undefined
   let closing: Promise<void> | undefined
 
   const assertOpen = (): void => {
     if (closing) throw new JournalUnavailableError('The journal was closed.', { fault: 'closed' })
   }
-  const ask = async <Name extends keyof Tasks>(
-    task: Name,
-    what: Tasks[Name]['ask'],
-  ): Promise<Tasks[Name]['answer']> => {
+  const onSettled = (): void => {
+    open -= 1
+    if (open === 0) whenIdle?.()
+  }
+  /** No async function, since every call comes by here, twice. */
+  const ask = <Name extends keyof Tasks>(task: Name, what: Tasks[Name]['ask']): Promise<Tasks[Name]['answer']> => {
     assertOpen()
-    const answer = threadOf(settings, threadId, member).ask(task, what)
-    open.add(answer)
-    try {
-      // The thread answers each task by its own type.
-      return (await answer) as Tasks[Name]['answer']
-    } finally {
-      open.delete(answer)
-    }
+    const answer = threadOf(settings, threadId, member).ask(task, what, onSettled)
+    open += 1
+    // The thread answers each task by its own type.
+    return answer as Promise<Tasks[Name]['answer']>
   }
   const close = async (): Promise<void> => {
-    await Promise.allSettled(open)
+    if (open > 0) {
+      await new Promise<void>((resolve) => {
+        whenIdle = resolve
+      })
+    }
     await leave(threadId, member)
   }
 
@@ -216,7 +220,7 @@ function readSettings(options: SqliteJournalOptions): WorkerSettings {
 interface Thread {
   /** The journals that use it; the last to leave closes it. */
   readonly members: Set<object>
-  ask(task: keyof Tasks, what: object): Promise<unknown>
+  ask(task: keyof Tasks, what: object, onSettled: () => void): Promise<unknown>
   close(): Promise<void>
 }
 
@@ -245,45 +249,70 @@ async function leave(id: string, member: object): Promise<void> {
 interface Caller {
   readonly resolve: (value: unknown) => void
   readonly reject: (error: JournalUnavailableError) => void
+  readonly onSettled: () => void
 }
+
+/** So many calls go on before the event loop turns. */
+const SETTLED_AT_ONCE = 32
+/** What they write down next goes to the thread while others still wait here to go on, but not in less than this: a flush each. */
+const SENT_BEFORE = 128
 
 function startThread(settings: WorkerSettings, onEnd: () => void): Thread {
   const worker = startWorker(settings)
   const callers = new Map<number, Caller>()
   let lastId = 0
   let outbox: object[] = []
+  const inbox: Answer[] = []
   let cause: unknown
 
   const flush = (): void => {
+    if (inbox.length > 0 && outbox.length < SENT_BEFORE) {
+      setImmediate(flush)
+      return
+    }
     worker.postMessage(outbox)
     outbox = []
   }
-  const ask = (task: keyof Tasks, what: object): Promise<unknown> =>
+  const ask = (task: keyof Tasks, what: object, onSettled: () => void): Promise<unknown> =>
     new Promise((resolve, reject) => {
       // While somebody waits the process may not end, and while nobody does it may.
       if (callers.size === 0) worker.ref()
       lastId++
-      callers.set(lastId, { resolve, reject })
+      callers.set(lastId, { resolve, reject, onSettled })
       outbox.push({ ...what, id: lastId, task })
       // All calls of one turn of the event loop travel together, such as those of all replies that came in with it.
       if (outbox.length === 1) setImmediate(flush)
     })
+  const settle = (most: number): void => {
+    for (const answer of inbox.splice(0, most)) {
+      const caller = callers.get(answer.id)
+      if (!caller) continue
+      callers.delete(answer.id)
+      if ('fault' in answer) caller.reject(errorOf(answer))
+      else caller.resolve(answer.value)
+      caller.onSettled()
+    }
+    if (callers.size === 0) worker.unref()
+  }
+  /** What was answered together does not go on all at once, or timers and the network would wait until the last has. */
+  const settleSome = (): void => {
+    settle(SETTLED_AT_ONCE)
+    if (inbox.length > 0) setImmediate(settleSome)
+  }
   const ended = new Promise<void>((resolve) => {
     worker.on('message', (answers: readonly Answer[]) => {
-      for (const answer of answers) {
-        const caller = callers.get(answer.id)
-        callers.delete(answer.id)
-        if ('fault' in answer) caller?.reject(errorOf(answer))
-        else caller?.resolve(answer.value)
-      }
-      if (callers.size === 0) worker.unref()
+      const isUnderWay = inbox.length > 0
+      inbox.push(...answers)
+      if (!isUnderWay) settleSome()
     })
     worker.on('error', (error) => {
       cause = error
     })
     worker.on('exit', () => {
       onEnd()
-      for (const { reject } of callers.values()) {
+      settle(inbox.length)
+      for (const { reject, onSettled } of callers.values()) {
+        onSettled()
         reject(
           new JournalUnavailableError(`The thread of the journal ${settings.path} ended.`, {
             fault: 'unavailable',

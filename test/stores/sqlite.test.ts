@@ -1,5 +1,6 @@
 /** The journal in an SQLite file: that it holds the contract, and what is special about a file. */
 import { execFile, spawnSync } from 'node:child_process'
+import { randomUUID } from 'node:crypto'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -47,6 +48,34 @@ describe('sqliteJournal', () => {
     }
   })
   for (const { name, run } of suite) test(`${name}`, run)
+})
+
+test('the event loop turns before all that was answered together goes on', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'billonce-'))
+  const journal = sqliteJournal({ path: join(folder, 'journal.sqlite') })
+  try {
+    await journal.countOpen()
+    let turn = 0
+    let isOver = false
+    const countTurns = (): void => {
+      turn += 1
+      if (!isOver) setImmediate(countTurns)
+    }
+    setImmediate(countTurns)
+    const goneOn = new Map<number, number>()
+    const insert = async (index: number): Promise<void> => {
+      const operationId = `order-${index}`
+      expect(await journal.insert(sampleEntry({ key: randomUUID(), operationId }), [])).toEqual({ inserted: true })
+      goneOn.set(turn, (goneOn.get(turn) ?? 0) + 1)
+    }
+    await Promise.all(Array.from({ length: 400 }, (_, index) => insert(index)))
+    isOver = true
+    // Twice 32, should another answer come in the same turn.
+    expect(Math.max(...goneOn.values())).toBeLessThanOrEqual(64)
+  } finally {
+    await journal.close()
+    rmSync(folder, { recursive: true })
+  }
 })
 
 describe("settle: 'lazy'", () => {
