@@ -20,7 +20,9 @@ function named(index: number, state: JournalEntry['state'] = 'sending', version 
 }
 
 const SLEEP = new Int32Array(new SharedArrayBuffer(4))
-const journal = sqliteJournal({ path })
+// Where each flush of sixteen processes takes its time, the last in line waits longer than a caller would.
+const busyTimeoutMs = 100_000
+const journal = sqliteJournal({ path, busyTimeoutMs })
 
 async function run(): Promise<void> {
   switch (command) {
@@ -66,7 +68,7 @@ async function run(): Promise<void> {
       for (let round = 0; round < count; round++) {
         // A short sleep and no hot loop: sixteen of those would leave nothing for whoever opens the barrier.
         while (!existsSync(join(path, `go-${round}`))) Atomics.wait(SLEEP, 0, 0, 0.2)
-        const store = sqliteJournal({ path: join(path, `round-${round}`, 'journal.sqlite') })
+        const store = sqliteJournal({ path: join(path, `round-${round}`, 'journal.sqlite'), busyTimeoutMs })
         const { inserted } = await store.insert(named(round), [])
         await store.close()
         tell({ round, inserted })
@@ -76,7 +78,7 @@ async function run(): Promise<void> {
     // Opens the journal, writes one entry and closes it again, so many times.
     case 'reopen': {
       for (let round = 0; round < count; round++) {
-        const store = sqliteJournal({ path })
+        const store = sqliteJournal({ path, busyTimeoutMs })
         await store.insert(named(round), [])
         await store.close()
       }
