@@ -375,7 +375,7 @@ function startDelivery(context: Context, first: DeliverableEntry, prepared: Prep
   /** At once when the loop is over, so that the next caller starts afresh instead of joining what has ended. */
   const leave = (): void => {
     if (context.deliveries.get(first.key) === delivery) context.deliveries.delete(first.key)
-    if (attemptsTold === 0 || context.events.isIdle) return
+    if (attemptsTold === 0) return
     const { state } = entry
     context.events.emit({
       type: 'delivery-ended',

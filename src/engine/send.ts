@@ -58,8 +58,8 @@ export async function send(exchange: Exchange, runtime: Runtime): Promise<Reply 
     redirect: 'manual',
     cache: 'no-store',
     signal: controller.signal,
+    keepalive: giveBack !== undefined,
   }
-  if (giveBack) init.keepalive = true
   let hasBegun = false
   // The text goes to the fetch and not to ky, whose Request would hold it as a stream, which Node pipes through another (that
   // took a third of a call), and whose signal would be one more. Firefox (153) does not heed keepalive in a Request either.

@@ -9,7 +9,7 @@ const FORBIDDEN = ['content-type', 'content-length', 'content-encoding', 'transf
 
 /** RFC 9110, 5.6.2 and 5.5: a token; visible characters, spaces and tabs, without spaces at the ends. */
 const NAME = /^[!#$%&'*+.^_`|~0-9a-z-]+$/
-const VALUE = /^(?:[\u0021-\u007e\u0080-\u00ff](?:[\t\u0020-\u007e\u0080-\u00ff]*[\u0021-\u007e\u0080-\u00ff])?)?$/
+export const HEADER_VALUE: RegExp = /^(?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?$/
 
 /**
  * Reads headers, from an object or from anything that gives pairs, such as `Headers`.
@@ -26,7 +26,7 @@ export function readHeaders(given: unknown, keyHeaderName: string): Readonly<Rec
     if (lower === keyHeaderName.toLowerCase() || FORBIDDEN.includes(lower)) {
       refuse(`headers.${lower}`, 'belongs to the stored request and cannot be set')
     }
-    if (!NAME.test(lower) || typeof value !== 'string' || !VALUE.test(value)) {
+    if (!NAME.test(lower) || typeof value !== 'string' || !HEADER_VALUE.test(value)) {
       refuse(`headers.${lower}`, 'is not a string that HTTP can carry')
     }
     read[lower] = value

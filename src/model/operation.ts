@@ -5,6 +5,7 @@
 import { mustBe, refuse } from '../errors.ts'
 import { canonicalText, fingerprintOf, readJson, readJsonObject } from './canonical.ts'
 import type { Fingerprint, JsonObject, JsonValue } from './canonical.ts'
+import { HEADER_VALUE } from './headers.ts'
 import { readName } from './key.ts'
 import { readAmount, readCurrency, readQuantity } from './money.ts'
 import type { Receipt } from './verdict.ts'
@@ -89,12 +90,12 @@ export function readPath(value: unknown, field: string): string {
 /**
  * Reads what an `encode` made.
  *
- * @throws {InvalidInputError} unless body and content type are strings
+ * @throws {InvalidInputError} unless body and content type are strings, and HTTP can carry the content type
  */
 export function readEncoded(encoded: EncodedBody): EncodedBody {
   const { body, contentType } = encoded
-  if (typeof body !== 'string' || typeof contentType !== 'string' || contentType === '')
-    refuse('encode', 'has to return { body, contentType }, both strings')
+  if (typeof body !== 'string' || typeof contentType !== 'string' || !contentType || !HEADER_VALUE.test(contentType))
+    refuse('encode', 'has to return { body, contentType } that HTTP can carry')
   return { body, contentType }
 }
 

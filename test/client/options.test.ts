@@ -187,6 +187,25 @@ describe('a write of one’s own', () => {
     expect(world.receiver.ledger.effects).toHaveLength(1)
   })
 
+  test('whose body or content type HTTP cannot carry is refused, and nothing is written or sent', async () => {
+    const odd = [
+      { body: 'a', contentType: 'text/plain\r\nx: 1' },
+      { body: 'a', contentType: 'text/“plain”' },
+      { body: 'a', contentType: '' },
+      { body: new Uint8Array(1), contentType: 'text/plain' },
+    ]
+    for (const encoded of odd) {
+      const { billing, journal, receiver: asked } = setUp({ receiver })
+      const strange = defineWrite({ ...refund, encode: () => encoded as { body: string; contentType: string } })
+      await expect(billing.write(strange, { charge: 'ch_1', amount: 5 }, { operationId: 'x' })).rejects.toMatchObject({
+        code: 'ERR_INVALID_INPUT',
+        field: 'encode',
+      })
+      expect(await journal.list({}, 1)).toMatchObject({ entries: [] })
+      expect(asked.ledger.requests).toEqual([])
+    }
+  })
+
   test('that takes a kind of the library’s, or one that was given, is refused', async () => {
     const { billing, another } = setUp({ receiver })
     const twin = { ...refund, kind: 'charge' }
