@@ -8,6 +8,7 @@ import type { JournalEntry } from '../../src/model/entry.ts'
 import type { Verdict } from '../../src/model/verdict.ts'
 import { after, began, HOUR_MS, named, NAMED_AT_MS, replied, verdicts } from '../model/entries.ts'
 import type { VerdictName } from '../model/entries.ts'
+import { seeded } from '../support/seeded.ts'
 
 const policy: RetryPolicy = {
   maxAttempts: 5,
@@ -39,17 +40,6 @@ const unclear = (retryAfterMs?: number): Verdict => ({
   why: 'server-error',
   ...(retryAfterMs === undefined ? {} : { retryAfterMs }),
 })
-
-/** A client's own chance, the same at each run (mulberry32). */
-function seeded(seed: number): () => number {
-  let state = seed
-  return () => {
-    state = (state + 0x6d2b79f5) | 0
-    let t = Math.imul(state ^ (state >>> 15), 1 | state)
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32
-  }
-}
 
 describe('back-off', () => {
   test.each([

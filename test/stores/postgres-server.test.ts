@@ -22,6 +22,7 @@ import type { JournalStore, Page, Taking } from '../../src/stores/store.ts'
 import { sampleEntry } from '../../src/testing/store-suite.ts'
 import { isOurServer, startPostgres, startProxy } from '../support/postgres.ts'
 import type { PostgresServer } from '../support/postgres.ts'
+import { canMountDisk } from '../support/disk.ts'
 
 vi.setConfig({ testTimeout: 120_000, hookTimeout: 60_000 })
 
@@ -520,87 +521,75 @@ describe('entries that are handed out', () => {
   })
 })
 
-const canMount = isOurServer && process.platform === 'linux' && process.getuid?.() === 0 && mounts()
-
-function mounts(): boolean {
-  const place = mkdtempSync(join(tmpdir(), 'billonce-'))
-  try {
-    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'tmpfs', place], { stdio: 'ignore' })
-    execFileSync('umount', [place])
-    return true
-  } catch {
-    return false
-  } finally {
-    rmSync(place, { recursive: true })
-  }
-}
-
-test.runIf(canMount)('a full disk is a typed error and nothing is sent, and with room again it goes on', async () => {
-  const own = await startPostgres()
-  const disk = mkdtempSync(join(tmpdir(), 'billonce-disk-'))
-  const ballast = join(disk, 'ballast')
-  execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=8m', 'tmpfs', disk])
-  const pool = poolOf({ connectionString: own.url, options: '-c default_tablespace=small' })
-  pool.on('error', () => {})
-  try {
-    execFileSync('chown', ['postgres', disk])
-    const maker = poolOf({ connectionString: own.url })
-    maker.on('error', () => {})
-    await maker.query(`CREATE TABLESPACE small LOCATION '${disk}'`)
-    const receiver = createReceiver()
-    const { scope } = order(1)
-    const retry = { backgroundBaseDelayMs: 10 }
-    const store = journal({ pool, pollMs: 20 })
-    const billing = createBillingClient({
-      baseUrl: 'https://api.example.com',
-      scope,
-      headers: {},
-      journal: store,
-      fetch: receiver.fetch,
-      retry,
-    })
-    // Text that the server cannot make smaller.
-    const notes = Array.from({ length: 80 }, () => randomBytes(6000).toString('base64'))
-    const charge = (number: number): Promise<unknown> =>
-      billing.charge(
-        { amount: 500, currency: 'eur', metadata: { note: notes[number] ?? '' } },
-        { operationId: `order-${number}`, background: number % 2 === 0 },
-      )
-    for (let number = 0; number < 10; number += 1) await charge(number)
-    await vi.waitFor(async () => expect(await store.countOpen()).toEqual([]))
-    writeFileSync(ballast, new Uint8Array(await roomIn(disk)))
-    let [sent, refused] = [0, 0]
-    for (let number = 10; number < 80; number += 1) {
-      sent = receiver.ledger.requests.length
-      const fault = await charge(number).then(
-        () => undefined,
-        (error: unknown) => error as JournalUnavailableError,
-      )
-      // What pages have room for is still taken.
-      if (!fault) continue
-      expect(fault).toMatchObject({
-        code: 'ERR_JOURNAL_UNAVAILABLE',
-        fault: 'full',
-        sentByThisCall: false,
-        cause: { code: '53100' },
+test.runIf(isOurServer && canMountDisk())(
+  'a full disk is a typed error and nothing is sent, and with room again it goes on',
+  async () => {
+    const own = await startPostgres()
+    const disk = mkdtempSync(join(tmpdir(), 'billonce-disk-'))
+    const ballast = join(disk, 'ballast')
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=8m', 'tmpfs', disk])
+    const pool = poolOf({ connectionString: own.url, options: '-c default_tablespace=small' })
+    pool.on('error', () => {})
+    try {
+      execFileSync('chown', ['postgres', disk])
+      const maker = poolOf({ connectionString: own.url })
+      maker.on('error', () => {})
+      await maker.query(`CREATE TABLESPACE small LOCATION '${disk}'`)
+      const receiver = createReceiver()
+      const { scope } = order(1)
+      const retry = { backgroundBaseDelayMs: 10 }
+      const store = journal({ pool, pollMs: 20 })
+      const billing = createBillingClient({
+        baseUrl: 'https://api.example.com',
+        scope,
+        headers: {},
+        journal: store,
+        fetch: receiver.fetch,
+        retry,
       })
-      expect(receiver.ledger.requests.length).toBe(sent)
-      refused += 1
-      if (refused === 5) break
+      // Text that the server cannot make smaller.
+      const notes = Array.from({ length: 80 }, () => randomBytes(6000).toString('base64'))
+      const charge = (number: number): Promise<unknown> =>
+        billing.charge(
+          { amount: 500, currency: 'eur', metadata: { note: notes[number] ?? '' } },
+          { operationId: `order-${number}`, background: number % 2 === 0 },
+        )
+      for (let number = 0; number < 10; number += 1) await charge(number)
+      await vi.waitFor(async () => expect(await store.countOpen()).toEqual([]))
+      writeFileSync(ballast, new Uint8Array(await roomIn(disk)))
+      let [sent, refused] = [0, 0]
+      for (let number = 10; number < 80; number += 1) {
+        sent = receiver.ledger.requests.length
+        const fault = await charge(number).then(
+          () => undefined,
+          (error: unknown) => error as JournalUnavailableError,
+        )
+        // What pages have room for is still taken.
+        if (!fault) continue
+        expect(fault).toMatchObject({
+          code: 'ERR_JOURNAL_UNAVAILABLE',
+          fault: 'full',
+          sentByThisCall: false,
+          cause: { code: '53100' },
+        })
+        expect(receiver.ledger.requests.length).toBe(sent)
+        refused += 1
+        if (refused === 5) break
+      }
+      expect(refused).toBe(5)
+      rmSync(ballast)
+      for (let number = 0; number < 80; number += 1) await charge(number)
+      await vi.waitFor(async () => expect(await store.countOpen()).toEqual([]), { timeout: 20_000 })
+      expect(receiver.ledger.effects).toHaveLength(80)
+      await billing.close()
+      await store.close()
+    } finally {
+      await own.stop()
+      execFileSync('umount', [disk])
+      rmSync(disk, { recursive: true })
     }
-    expect(refused).toBe(5)
-    rmSync(ballast)
-    for (let number = 0; number < 80; number += 1) await charge(number)
-    await vi.waitFor(async () => expect(await store.countOpen()).toEqual([]), { timeout: 20_000 })
-    expect(receiver.ledger.effects).toHaveLength(80)
-    await billing.close()
-    await store.close()
-  } finally {
-    await own.stop()
-    execFileSync('umount', [disk])
-    rmSync(disk, { recursive: true })
-  }
-})
+  },
+)
 
 async function roomIn(place: string): Promise<number> {
   const { bavail, bsize } = await statfs(place)

@@ -27,6 +27,7 @@ import type { JournalEntry } from '../../src/model/entry.ts'
 import { encodeEntry } from '../../src/stores/codec.ts'
 import { sampleEntry } from '../../src/testing/store-suite.ts'
 import { startProgram } from './programs.ts'
+import { canMountDisk } from '../support/disk.ts'
 
 // Disks and processes are slow on a machine that is busy; that is not what is tested.
 vi.setConfig({ testTimeout: 120_000, hookTimeout: 60_000 })
@@ -453,9 +454,7 @@ describe('in use', () => {
     expect(await journal.knowsSinceMs('charge')).toBe(sinceMs)
   })
 
-  const canMount = process.platform === 'linux' && process.getuid?.() === 0 && mounts()
-
-  test.runIf(canMount)('a full disk is a typed error, and what was acknowledged stays', async () => {
+  test.runIf(canMountDisk())('a full disk is a typed error, and what was acknowledged stays', async () => {
     execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', folder])
     try {
       const journal = open()
@@ -477,19 +476,6 @@ describe('in use', () => {
     }
   })
 })
-
-function mounts(): boolean {
-  const place = mkdtempSync(join(tmpdir(), 'billonce-'))
-  try {
-    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'tmpfs', place], { stdio: 'ignore' })
-    execFileSync('umount', [place])
-    return true
-  } catch {
-    return false
-  } finally {
-    rmSync(place, { recursive: true })
-  }
-}
 
 describe('a file of format 1', () => {
   const settledAtMs = 1_760_000_001_000

@@ -14,6 +14,7 @@ import type {
 import { createReceiver } from 'billonce/testing'
 import type { Receiver, ReceiverOptions } from 'billonce/testing'
 import { afterEach, beforeEach, vi } from 'vitest'
+import { seeded } from './seeded.ts'
 
 export interface World {
   readonly receiver: Receiver
@@ -35,24 +36,13 @@ export const coffee = { amount: 450, currency: 'eur', customer: 'cus_1', payment
 export function virtualTime(): void {
   const { random } = Math
   beforeEach(() => {
-    Math.random = chance(process.env.BILLONCE_TEST_CHANCE ?? '1')
+    Math.random = seeded(Number(process.env.BILLONCE_TEST_CHANCE ?? 1))
     vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'setInterval', 'clearInterval', 'Date', 'performance'] })
   })
   afterEach(() => {
     vi.useRealTimers()
     Math.random = random
   })
-}
-
-/** Mulberry32: small, even enough for jitter, and the same everywhere. */
-function chance(seed: string): () => number {
-  let state = Number(seed)
-  return () => {
-    state = (state + 0x6d2b79f5) | 0
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state)
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32
-  }
 }
 
 export function setUp(
